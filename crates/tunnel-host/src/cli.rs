@@ -1,9 +1,13 @@
 //! The verbs. Data goes to standard output, everything else to standard error.
 
+mod file;
+mod man;
+
 use crate::config::{Config, ConfigErrors};
 use crate::status::{self, State};
 use crate::{control, keyfile, plan, test, up};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+pub use file::FileArgs;
 use holdfast_program::exit;
 use std::fmt;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -16,6 +20,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  fine; for status: the tunnel is up, and the peer was heard
   1  it works, but not as it should: the peer is not there, or the tunnel could not start
+     for a reason that may pass
   2  wrong usage or configuration
   3  not permitted: run it as root
   4  no tunnel answers";
@@ -29,8 +34,8 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 /// Two hosts have a key each and a file each. In between goes any IP traffic, or chosen UDP ports.
 /// docs/TUNNEL.md has both files to start from.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast tunnel", bin_name = "holdfast tunnel", version = holdfast_program::BUILD,
-          after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "holdfast tunnel", bin_name = "holdfast tunnel", display_name = "holdfast-tunnel",
+          version = holdfast_program::BUILD, after_help = EXIT_CODES, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -43,14 +48,27 @@ enum Verb {
     Key(KeyVerb),
     /// Run this end of a tunnel until SIGTERM or Ctrl-C.
     Up(UpArgs),
-    /// Read a file and its key; every mistake comes with its place and a remedy.
-    Check(FileArgs),
+    /// About the file itself.
+    #[command(subcommand)]
+    Config(ConfigVerb),
     /// Is the peer there, what does the path lose, and what is done about it?
     Status(StatusArgs),
     /// Send messages and then bulk through a tunnel that runs, and tell how they fared.
     Test(test::TestArgs),
     /// What is possible on a path, before anything is installed: the redundancy that a deadline costs.
     Plan(plan::PlanArgs),
+    /// Print a completion script for a shell.
+    ///
+    /// For example: holdfast-tunnel completions bash > /etc/bash_completion.d/holdfast-tunnel
+    Completions { shell: clap_complete::Shell },
+    /// Write the man pages into a directory.
+    Man { directory: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Read a file and its key; every mistake comes with its place and a remedy.
+    Check { file: PathBuf },
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,13 +82,6 @@ enum KeyVerb {
         /// The key file; `-` is standard input.
         file: PathBuf,
     },
-}
-
-#[derive(Args, Debug)]
-struct FileArgs {
-    /// This end's file.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -138,11 +149,13 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Key(KeyVerb::Gen { file }) => generate(&file),
         Verb::Key(KeyVerb::Pub { file }) => tell_public(&file),
-        Verb::Up(args) => up::run(&args.file.config, args.with_parent),
-        Verb::Check(args) => check(&args.config),
+        Verb::Up(args) => args.file.path().and_then(|file| up::run(&file, args.with_parent)),
+        Verb::Config(ConfigVerb::Check { file }) => check(&file),
         Verb::Status(args) => tell_status(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Plan(args) => plan::run(&args),
+        Verb::Completions { shell } => complete(shell),
+        Verb::Man { directory } => man::write(&directory),
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -160,6 +173,13 @@ pub fn say(text: &str) -> Result<bool, Failure> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+fn complete(shell: clap_complete::Shell) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), holdfast_program::TUNNEL, &mut script);
+    say(&String::from_utf8_lossy(&script))?;
+    Ok(exit::OK)
 }
 
 fn generate(file: &std::path::Path) -> Result<u8, Failure> {
@@ -195,7 +215,7 @@ fn check(file: &std::path::Path) -> Result<u8, Failure> {
 }
 
 fn tell_status(args: &StatusArgs) -> Result<u8, Failure> {
-    let config = Config::load(&args.file.config)?;
+    let config = Config::load(&args.file.path()?)?;
     if !args.watch {
         let status = control::ask(&config)?;
         say(&shown(&status, args.json)?)?;

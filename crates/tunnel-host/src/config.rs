@@ -161,11 +161,7 @@ impl Config {
 
 fn read_limited(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |error: std::io::Error| {
-        of_file(
-            path,
-            format!("cannot be read: {error}"),
-            "give the path of the tunnel's file with --config",
-        )
+        of_file(path, format!("cannot be read: {error}"), "give the path of this end's file")
     };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;

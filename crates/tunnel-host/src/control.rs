@@ -224,3 +224,62 @@ fn exchange(path: &Path, question: &str, takes: Duration) -> io::Result<String> 
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
     if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_tunnel::secure::SecretKey;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_line_is_a_question_or_none(line in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _none = Question::read(&line);
+            prop_assert_eq!(Question::read(&[b"status", &line[..]].concat()).is_some(), line.is_empty());
+        }
+    }
+
+    fn listen() -> (Control, PathBuf) {
+        let folder = std::env::temp_dir().join(format!("hf-control-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let peer = SecretKey::from_random([5; 32]).public();
+        let text = format!(
+            "[tunnel]\nkey = \"a\"\nmode = \"udp\"\nforward = [\"udp 127.0.0.1:53 -> 10.0.0.5:53\"]\n\
+             run_dir = \"{}\"\n[peer]\nkey = \"{peer}\"\naddress = \"192.0.2.1:5\"\n",
+            folder.display()
+        );
+        let config =
+            Config::parse(Path::new("/etc/holdfast/tunnel/x.toml"), &text).expect("a file");
+        (Control::open(&config).expect("a socket"), folder)
+    }
+
+    /// Clients that say nothing, nonsense, too much, or half of a question: they are forgotten, there
+    /// are never more than may be, and who asks properly is answered.
+    #[test]
+    fn clients_that_do_not_ask_properly_keep_nobody_waiting() {
+        let (mut control, folder) = listen();
+        let place = control.path.clone();
+        let connect = || UnixStream::connect(&place).expect("a connection");
+        let silent: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| connect()).collect();
+        assert!(control.take(Duration::ZERO).is_empty());
+        let mut good = connect();
+        good.write_all(b"status\n").expect("to ask");
+        assert!(control.take(Duration::ZERO).is_empty(), "there is no room");
+        assert_eq!(control.clients.len(), CLIENTS_MAX);
+        // Those that have said nothing are gone, and the next one is taken in.
+        let later = ASKED_WITHIN;
+        assert_eq!(control.wake_at(), Some(later));
+        control.take(later);
+        for nonsense in [&b"\xff\n"[..], &[b'x'; 100], b"test x\n", b"test -1\n", b"stat"] {
+            connect().write_all(nonsense).expect("to say it");
+        }
+        assert_eq!(control.take(later), [Question::Status]);
+        control.take(later);
+        assert_eq!(control.clients.len(), 1, "who hung up, or asked nonsense, is gone");
+        control.answer(Some(later), later, "{}");
+        let mut answer = String::new();
+        good.read_to_string(&mut answer).expect("an answer");
+        assert_eq!((answer.as_str(), silent.len()), ("{}", CLIENTS_MAX));
+        std::fs::remove_dir_all(folder).expect("a folder");
+    }
+}

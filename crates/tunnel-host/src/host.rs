@@ -3,6 +3,7 @@
 use crate::config::{Config, Mode};
 use crate::control::{Control, Question};
 use crate::inside::Door;
+use crate::manager::Manager;
 use crate::outside::Outside;
 use crate::signals::Signals;
 use crate::status::{self, Peer, SessionState, Status};
@@ -36,6 +37,7 @@ pub struct Host {
     door: Door,
     control: Control,
     trial: Trial,
+    manager: Manager,
     begun: Instant,
     seed: u64,
     plaintext: Vec<u8>,
@@ -74,6 +76,7 @@ impl Host {
             door,
             control,
             trial: Trial::default(),
+            manager: Manager::of_environment(),
             begun,
             seed,
             plaintext: Vec::new(),
@@ -88,6 +91,7 @@ impl Host {
     /// If the interface or the socket is gone.
     pub fn run(&mut self, signals: &mut Signals) -> Result<()> {
         self.say(&format!("up, mode {}", self.config.mode.word()));
+        self.manager.ready();
         let mut is_more = false;
         loop {
             let wake = if is_more { Some(Duration::ZERO) } else { self.wake_at() };
@@ -102,6 +106,7 @@ impl Host {
     /// Says goodbye to the peer, and removes what would stay.
     pub fn end(&mut self) {
         let now = self.now();
+        self.manager.stopping();
         // Whoever is connected through the tunnel sees that it has not ended well.
         self.door.forget_peer();
         self.machine.close();
@@ -148,8 +153,9 @@ impl Host {
             false => None,
         };
         let (secure, door) = (self.secure.wake_at(), self.door.wake_at());
-        let others = [secure, door, self.control.wake_at(), self.trial.wake_at()];
-        others.into_iter().flatten().chain(machine).min()
+        let of_own = [self.control.wake_at(), self.trial.wake_at(), self.manager.wake_at()];
+        let others = [secure, door].into_iter().chain(of_own);
+        others.flatten().chain(machine).min()
     }
 
     /// Takes what has come and sends what is due; whether there may be more at once.
@@ -161,6 +167,7 @@ impl Host {
         let is_ready = self.secure.is_ready(now);
         is_more |= self.door.take(&mut self.machine, is_ready, now).context("the inside")?;
         self.door.do_due(now);
+        self.manager.turn(now);
         self.trial.go(&mut self.machine, now);
         self.give_inside();
         self.send_of_secure(now);
@@ -355,5 +362,6 @@ impl Host {
 
     fn say(&self, text: &str) {
         let _nobody_reads = writeln!(io::stderr(), "tunnel {}: {text}", self.config.name);
+        self.manager.say(text);
     }
 }

@@ -28,6 +28,8 @@ pub struct Counters {
     pub refused: u64,
     /// Those that the inside did not take.
     pub undelivered: u64,
+    /// SYNs of packets that pass whose MSS was lowered to what the interface takes.
+    pub clamped: u64,
     /// Flows and connections of ports that are open, were ended because nothing came, and were refused
     /// because there were too many.
     pub flows: u64,

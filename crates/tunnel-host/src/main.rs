@@ -8,6 +8,7 @@ mod control;
 mod host;
 mod inside;
 mod keyfile;
+mod manager;
 mod outside;
 mod plan;
 mod rights;

@@ -171,6 +171,9 @@ impl Status {
             inside.refused,
             inside.undelivered
         );
+        if inside.clamped > 0 {
+            let _ = writeln!(text, "  clamped    the MSS of {} passing SYNs", inside.clamped);
+        }
         if self.mode != Mode::Tun {
             let _ = writeln!(
                 text,
@@ -202,7 +205,7 @@ impl Status {
         );
         let _ = writeln!(
             text,
-            "  sending    loss {:.1} % ({:.1} % of the path), in runs of {:.1}; {} bit/s, {} wait; \
+            "  sending    loss {:.1} % ({:.1} % of the path), in runs of {:.1}; {}bit/s, {} wait; \
              {} sent again, {} ahead, {} given up",
             number("/sending/loss") * 100.0,
             number("/sending/path_loss") * 100.0,
@@ -213,12 +216,7 @@ impl Status {
             bytes(number("/sending/redundant_bytes")),
             number("/sending/given_up")
         );
-        let classes = self.machine.pointer("/sending/classes").and_then(Value::as_array);
-        for class in classes.into_iter().flatten() {
-            let word = |key: &str| class.get(key).and_then(Value::as_str).unwrap_or_default();
-            let share = class.get("share").and_then(Value::as_f64).unwrap_or(0.0) * 100.0;
-            let _ = writeln!(text, "    {:<8} {share:.0} % more: {}", word("class"), word("why"));
-        }
+        self.render_classes("/sending/classes", text);
         let _ = writeln!(
             text,
             "  receiving  loss {:.1} %, in runs of {:.1}; recovered {} ahead and {} behind, {} missed; \
@@ -230,6 +228,16 @@ impl Status {
             number("/receiving/missed"),
             bytes(number("/receiving/wasted_bytes"))
         );
+        self.render_classes("/receiving/classes", text);
+    }
+
+    /// How much more is sent in a direction for each class, and why.
+    fn render_classes(&self, place: &str, text: &mut String) {
+        let classes = self.machine.pointer(place).and_then(Value::as_array);
+        for class in classes.into_iter().flatten() {
+            let word = |key: &str| class.get(key).and_then(Value::as_str).unwrap_or_default();
+            let _ = writeln!(text, "    {:<8} {}", word("class"), word("why"));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `test`: asks a running tunnel for a trial, and shows what it found.
 
-use crate::cli::{Failure, say};
+use crate::cli::{Failure, FileArgs, say};
 use crate::config::Config;
 use crate::control;
 use crate::trial::{Found, SECONDS_MAX};
@@ -14,9 +14,8 @@ use std::time::Duration;
 /// Arguments of `test`.
 #[derive(Args, Debug)]
 pub struct TestArgs {
-    /// This end's file; the tunnel has to be up at both ends.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    file: FileArgs,
     /// Seconds of messages, and as many of bulk.
     #[arg(long, value_name = "SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(SECONDS_MAX)))]
@@ -34,7 +33,7 @@ pub struct TestArgs {
 /// # Errors
 /// If no tunnel answers, or the file cannot be written.
 pub fn run(args: &TestArgs) -> Result<u8, Failure> {
-    let config = Config::load(&args.config)?;
+    let config = Config::load(&args.file.path()?)?;
     let takes = Duration::from_secs(2 * u64::from(args.seconds) + 10);
     let found: Found = control::talk(&config, &format!("test {}\n", args.seconds), takes)?;
     if let Some(path) = &args.output {

@@ -113,6 +113,9 @@ pub enum Malformed {
     /// It ends within a frame, or a frame contradicts itself.
     #[error("a malformed frame at byte {0}: the peer speaks another version or is broken")]
     Frame(usize),
+    /// A number that no datagram has.
+    #[error("datagram {0}: no tunnel lasts that long")]
+    Number(u64),
     /// An acknowledgement of what was never sent.
     #[error("an acknowledgement of datagram {0}, which was never sent")]
     AckOfUnsent(u64),

@@ -79,6 +79,8 @@ pub struct Limits {
     pub rows_waiting: usize,
     /// Bytes that wait for being sent, all classes together.
     pub queue_bytes: usize,
+    /// Packets that wait for being sent, however short.
+    pub queue_packets: usize,
     /// Flows with queues of their own; more share the last.
     pub flows: usize,
     /// Bytes of packets that wait for earlier packets of their flow.
@@ -89,6 +91,9 @@ pub struct Limits {
     pub streams: usize,
     /// Bytes of one stream that may be unacknowledged, and that a receiver keeps.
     pub stream_bytes: usize,
+    /// The same for all streams together, each way. Beyond it a stream has 256 KiB, the least that
+    /// all of them are promised.
+    pub streams_bytes: usize,
     /// Bytes that wait for [`crate::Endpoint::poll_inside`].
     pub inside_bytes: usize,
 }
@@ -100,11 +105,13 @@ impl Default for Limits {
             window_bytes: 8 << 20,
             rows_waiting: 64,
             queue_bytes: 4 << 20,
+            queue_packets: 65_536,
             flows: 1024,
             resequence_bytes: 4 << 20,
             assembly_bytes: 1 << 20,
             streams: 1024,
             stream_bytes: 4 << 20,
+            streams_bytes: 64 << 20,
             inside_bytes: 16 << 20,
         }
     }

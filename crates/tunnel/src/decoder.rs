@@ -181,7 +181,7 @@ impl Decoder {
     }
 
     /// Bytes kept.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

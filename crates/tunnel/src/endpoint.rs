@@ -75,6 +75,9 @@ struct Received {
     bytes: u64,
     /// With what is around the plaintext, for the peer's model of the path.
     wire_bytes: u64,
+    /// Bytes of symbols that were news, and of rows, riders and symbols that came once more.
+    data_bytes: [u64; LANES],
+    redundant_bytes: [u64; LANES],
     ahead: u64,
     behind: u64,
     limited: u64,
@@ -105,7 +108,7 @@ impl Endpoint {
             headers: Learned::default(),
             assembly: Assembly::new(limits.assembly_bytes),
             resequencer: Resequencer::new(limits.resequence_bytes),
-            streams: Streams::new(limits.streams, limits.stream_bytes),
+            streams: Streams::new(&limits),
             behaviour: Behaviour::default(),
             inside: VecDeque::new(),
             inside_bytes: 0,
@@ -292,16 +295,12 @@ impl Endpoint {
     fn report_sending(&self) -> Sending {
         let sender = &self.sender;
         let path = sender.path();
-        let classes = Class::ALL.map(|class| {
-            let share = sender.share(class);
-            Redundancy { class, share, why: plan::why(class, path, share) }
-        });
         Sending {
             loss: path.loss,
             path_loss: sender.rate.path_loss(),
             burst_packets: path.burst_packets,
             burst_ms: sender.estimate.burst_ms(),
-            classes: classes.to_vec(),
+            classes: redundancy(path, |class| sender.share(class)),
             rate_bytes_per_s: sender.rate.pacing(),
             queue_bytes: sender.queue.bytes(),
             datagrams: sender.next_number,
@@ -318,7 +317,14 @@ impl Endpoint {
 
     fn report_receiving(&self) -> Receiving {
         let counts = || self.decoders.iter().map(|decoder| decoder.counts);
+        let path = Path { loss: self.seen.loss(), burst_packets: self.seen.burst_packets() };
+        let share = |class: Class| {
+            let [data, more] = [&self.received.data_bytes, &self.received.redundant_bytes]
+                .map(|bytes| bytes[class.index()] as f64);
+            more / data.max(1.0)
+        };
         Receiving {
+            classes: redundancy(path, share),
             loss: self.seen.loss(),
             burst_packets: self.seen.burst_packets(),
             burst_ms: self.seen.burst_ms(),
@@ -357,6 +363,15 @@ impl Endpoint {
     }
 }
 
+/// What is done per class on a path, and why.
+fn redundancy(path: Path, share: impl Fn(Class) -> f64) -> Vec<Redundancy> {
+    let of_class = |class| {
+        let share = share(class);
+        Redundancy { class, share, why: plan::why(class, path, share) }
+    };
+    Class::ALL.map(of_class).to_vec()
+}
+
 /// Whether a lane misses something that was sent before.
 fn waits_for(decoders: &[Decoder; LANES], origin: Origin) -> bool {
     decoders[origin.lane].waits_before(origin.seq)
@@ -376,3 +391,6 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

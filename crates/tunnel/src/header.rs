@@ -196,6 +196,12 @@ impl Learned {
         }
     }
 
+    /// No more is remembered than may be.
+    #[cfg(any(test, fuzzing))]
+    pub fn check_limit(&self) {
+        assert!(self.all.len() as u64 <= 2 * KNOWN_MAX + 1);
+    }
+
     /// The packet; `None` if its header is not known.
     pub fn restore(
         &self,

@@ -10,9 +10,9 @@ pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;
-const TCP_HEADER: usize = 20;
+pub(crate) const TCP_HEADER: usize = 20;
 const TCP_FIN: u8 = 0x01;
-const TCP_SYN: u8 = 0x02;
+pub(crate) const TCP_SYN: u8 = 0x02;
 const TCP_RST: u8 = 0x04;
 
 /// A view of an IP packet.
@@ -117,6 +117,15 @@ pub(crate) fn message_flow(flow: u32) -> u64 {
     hash(u64::from(u8::MAX) + 1, &flow.to_be_bytes())
 }
 
+/// The checksum of a header in which one word became another (RFC 1624, equation 3:
+/// HC' = ~(~HC + ~m + m')).
+pub(crate) fn updated_checksum(checksum: u16, old: u16, new: u16) -> u16 {
+    let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    !sum as u16
+}
+
 /// Marks a packet that said it understands marks as having met congestion (RFC 3168 §5).
 /// Whether it could be marked.
 pub(crate) fn mark_congestion(packet: &mut [u8]) -> bool {
@@ -128,13 +137,10 @@ pub(crate) fn mark_congestion(packet: &mut [u8]) -> bool {
                 return false;
             }
             packet[1] |= congested;
-            // RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
-            let word = |bytes: [u8; 2]| u32::from(u16::from_be_bytes(bytes));
-            let (old, new) = (word(before), word([packet[0], packet[1]]));
-            let mut sum = (!word([packet[10], packet[11]]) & 0xffff) + (!old & 0xffff) + new;
-            sum = (sum & 0xffff) + (sum >> 16);
-            sum = (sum & 0xffff) + (sum >> 16);
-            packet[10..12].copy_from_slice(&(!sum as u16).to_be_bytes());
+            let after = u16::from_be_bytes([packet[0], packet[1]]);
+            let checksum = u16::from_be_bytes([packet[10], packet[11]]);
+            let checksum = updated_checksum(checksum, u16::from_be_bytes(before), after);
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
             true
         }
         Some(6) if packet.len() >= IPV6_HEADER => {

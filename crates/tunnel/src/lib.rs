@@ -17,10 +17,13 @@ mod config;
 mod decoder;
 mod endpoint;
 mod frame;
+#[cfg(all(feature = "secure", any(test, fuzzing)))]
+pub mod fuzz;
 mod header;
 mod inner;
 mod item;
 mod loss;
+mod mss;
 mod outbound;
 pub mod plan;
 mod queue;
@@ -39,6 +42,7 @@ pub use config::{
     PathLoss, Rule,
 };
 pub use endpoint::Endpoint;
+pub use mss::clamp_mss;
 pub use report::{Receiving, Redundancy, Report, Sending};
 
 /// The example in the read-me is compiled and run.

@@ -228,6 +228,12 @@ impl Outbound {
         self.due.pop_front();
     }
 
+    /// How much is scheduled.
+    #[cfg(test)]
+    pub fn due_count(&self) -> usize {
+        self.due.len()
+    }
+
     pub fn due_at(&self) -> Option<Duration> {
         self.due.front().map(|due| due.at)
     }

@@ -6,7 +6,7 @@
 //! path: what waits in a device's own queue of 500 packets waits 110 ms at 50 Mbit/s.
 
 use crate::inner::mark_congestion;
-use crate::{Class, Ecn};
+use crate::{Class, Ecn, Limits};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -104,14 +104,24 @@ pub(crate) struct Queue {
     flows_max: usize,
     bytes_max: usize,
     bytes: usize,
+    packets_max: usize,
+    packets: usize,
     pub dropped: u64,
     pub marked: u64,
 }
 
 impl Queue {
-    pub fn new(flows_max: usize, bytes_max: usize) -> Self {
-        let classes = Default::default();
-        Self { classes, flows_max, bytes_max, bytes: 0, dropped: 0, marked: 0 }
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            classes: Default::default(),
+            flows_max: limits.flows,
+            bytes_max: limits.queue_bytes,
+            bytes: 0,
+            packets_max: limits.queue_packets,
+            packets: 0,
+            dropped: 0,
+            marked: 0,
+        }
     }
 
     /// Bytes that wait, all classes together.
@@ -126,7 +136,7 @@ impl Queue {
     /// Takes a packet; false if there is no room.
     pub fn push(&mut self, class: Class, flow: u64, content: Content, now: Duration) -> bool {
         let len = content.len();
-        if self.bytes + len > self.bytes_max {
+        if self.bytes + len > self.bytes_max || self.packets >= self.packets_max {
             self.dropped += 1;
             return false;
         }
@@ -143,6 +153,7 @@ impl Queue {
         queue.bytes += len;
         of_class.bytes += len;
         self.bytes += len;
+        self.packets += 1;
         true
     }
 
@@ -164,6 +175,7 @@ impl Queue {
             flow.bytes -= len;
             of_class.bytes -= len;
             self.bytes -= len;
+            self.packets -= 1;
             let must_go = flow.codel.drops(waited, flow.bytes, now);
             let is_marked = must_go && content.mark();
             let is_dropped = must_go && !is_marked;
@@ -213,13 +225,17 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn limits(flows: usize, queue_bytes: usize) -> Limits {
+        Limits { flows, queue_bytes, ..Limits::default() }
+    }
+
     fn message(len: usize) -> Content {
         Content::Message { flow: 0, bytes: vec![0; len] }
     }
 
     #[test]
     fn flows_take_turns_by_bytes() {
-        let mut queue = Queue::new(10, 1 << 20);
+        let mut queue = Queue::new(&limits(10, 1 << 20));
         for _ in 0..100 {
             queue.push(Class::Bulk, 1, message(1500), Duration::ZERO);
             queue.push(Class::Bulk, 2, message(150), Duration::ZERO);
@@ -236,7 +252,7 @@ mod tests {
     #[test]
     fn a_standing_queue_is_shortened_by_marks_or_drops_and_a_short_one_is_left_alone() {
         for (traffic_class, marks) in [(2, true), (0, false)] {
-            let mut queue = Queue::new(10, 1 << 20);
+            let mut queue = Queue::new(&limits(10, 1 << 20));
             let packet = ipv4(17, traffic_class, &udp(1, 2, &[0; 1400]));
             // Two packets come per ms, one leaves: the queue grows.
             for ms in 0..500u32 {
@@ -247,7 +263,7 @@ mod tests {
             }
             assert_eq!((queue.marked > 5, queue.dropped > 5), (marks, !marks));
         }
-        let mut queue = Queue::new(10, 1 << 20);
+        let mut queue = Queue::new(&limits(10, 1 << 20));
         for ms in 0..500u32 {
             queue.push(Class::Bulk, 1, message(1400), ms * MS);
             assert!(queue.pop(Class::Bulk, (ms + 20) * MS).is_some());
@@ -257,7 +273,7 @@ mod tests {
 
     #[test]
     fn the_limits_hold() {
-        let mut queue = Queue::new(2, 1000);
+        let mut queue = Queue::new(&Limits { queue_packets: 40, ..limits(2, 1000) });
         let mut taken = 0;
         for flow in 0..100 {
             taken += usize::from(queue.push(Class::Now, flow, message(100), MS));
@@ -266,5 +282,8 @@ mod tests {
         assert!(queue.classes[0].flows.len() <= 4);
         let popped = std::iter::from_fn(|| queue.pop(Class::Now, MS)).count();
         assert_eq!((popped, queue.bytes()), (10, 0));
+        // Short ones are counted.
+        let taken = (0..100).filter(|_| queue.push(Class::Now, 1, message(1), MS)).count();
+        assert_eq!((taken, queue.bytes()), (40, 40));
     }
 }

@@ -134,6 +134,8 @@ pub(crate) struct Rate {
     /// Number of the first datagram in the log.
     first: u64,
     inflight: u64,
+    /// Bytes that were sent, and those of them that the peer says it has.
+    sent_bytes: u64,
     delivered: u64,
     delivered_at: Duration,
     /// Rounds and delivery rates in bytes per second, the rates falling.
@@ -174,6 +176,7 @@ impl Rate {
             log: VecDeque::new(),
             first: 0,
             inflight: 0,
+            sent_bytes: 0,
             delivered: 0,
             delivered_at: now,
             rates: VecDeque::new(),
@@ -305,6 +308,7 @@ impl Rate {
             // Nothing was on its way: no time has passed for deliveries.
             self.delivered_at = now;
         }
+        self.sent_bytes += bytes;
         let counted = if is_answered { bytes } else { 0 };
         self.log.push_back(Sent {
             at: now,
@@ -413,7 +417,8 @@ impl Rate {
 
     fn note_delivery(&mut self, bytes: u64, sent: &Sent, now: Duration) {
         let delivered = completed(bytes, BYTES_BITS, self.delivered);
-        if delivered <= self.delivered {
+        // What was never sent has not come: a peer that says so wants to be flooded.
+        if delivered <= self.delivered || delivered > self.sent_bytes {
             return;
         }
         (self.delivered, self.delivered_at) = (delivered, now);

@@ -58,7 +58,7 @@ pub struct Sending {
 pub struct Redundancy {
     /// The class.
     pub class: Class,
-    /// Bytes of redundancy per byte of data, lately.
+    /// Bytes of redundancy per byte of data, since the begin.
     pub share: f64,
     /// The reason, as a sentence.
     pub why: String,
@@ -73,6 +73,8 @@ pub struct Receiving {
     pub burst_packets: f64,
     /// How long such a run is, in ms.
     pub burst_ms: f64,
+    /// What the peer sends beyond its data per class, and the reason that this end gave it.
+    pub classes: Vec<Redundancy>,
     /// Datagrams received.
     pub datagrams: u64,
     /// Bytes of plaintext in them.

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Flows whose place is remembered.
 const FLOWS_MAX: usize = 4096;
+/// Flows that may wait at once: each is looked at whenever a datagram comes.
+const HOLDING_MAX: usize = 1024;
 
 /// Where a packet came from: its lane and symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +104,9 @@ impl Resequencer {
             self.release(id, |_| false);
             return;
         }
-        if !is_waited_for(origin) || self.bytes + packet.len() > self.bytes_max {
+        let is_full =
+            self.bytes + packet.len() > self.bytes_max || self.holding.len() >= HOLDING_MAX;
+        if is_full || !is_waited_for(origin) {
             self.hold(id, Held { order, origin, until: Duration::ZERO, packet });
             self.release(id, |held| held.until.is_zero());
             return;

@@ -10,15 +10,19 @@
 use crate::item::Item;
 use crate::outbound::{Piece, PieceKind};
 use crate::wire::varint_len;
-use crate::{Class, StreamError, StreamEvent, StreamId};
+use crate::{Class, Limits, StreamError, StreamEvent, StreamId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Bytes that may be sent before the peer has said how many it takes.
 const CREDIT_INITIAL: u64 = 256 << 10;
 /// Bytes of a piece below which it is not worth beginning a new one in a symbol's rest.
 const PIECE_BYTES_MIN: usize = 16;
+/// Bytes by which what may be sent has to grow before the peer is told.
+const CREDIT_STEP: u64 = CREDIT_INITIAL / 2;
 /// A receiver that holds so many times its credit was sent the same bytes over and over.
 const HELD_PER_CREDIT: usize = 2;
+/// What a held piece costs beside its bytes: pieces of one byte must not cost more than they count.
+const HELD_AROUND: usize = 64;
 
 #[derive(Clone, Debug)]
 struct Stream {
@@ -148,13 +152,13 @@ impl Receiving {
             self.ready.extend(&bytes[skipped..]);
             self.next += (bytes.len() - skipped) as u64;
         } else if self.held.get(&offset).is_none_or(|held| held.len() < bytes.len()) {
-            self.held_bytes += bytes.len();
+            self.held_bytes += bytes.len() + HELD_AROUND;
             let before = self.held.insert(offset, bytes.to_vec());
-            self.held_bytes -= before.map_or(0, |before| before.len());
+            self.held_bytes -= before.map_or(0, |before| before.len() + HELD_AROUND);
         }
         while let Some(first) = self.held.first_entry().filter(|it| *it.key() <= self.next) {
             let (offset, bytes) = first.remove_entry();
-            self.held_bytes -= bytes.len();
+            self.held_bytes -= bytes.len() + HELD_AROUND;
             let skipped = ((self.next - offset) as usize).min(bytes.len());
             self.ready.extend(&bytes[skipped..]);
             self.next += (bytes.len() - skipped) as u64;
@@ -165,6 +169,16 @@ impl Receiving {
 
     fn is_at_end(&self) -> bool {
         self.end == Some(self.next) && self.ready.is_empty()
+    }
+
+    /// The first byte that was not read.
+    fn read(&self) -> u64 {
+        self.next - self.ready.len() as u64
+    }
+
+    /// Bytes that wait for being read, or may come.
+    fn promised(&self) -> u64 {
+        self.granted - self.read()
     }
 }
 
@@ -179,6 +193,7 @@ pub(crate) struct Streams {
     events: VecDeque<(StreamId, StreamEvent)>,
     streams_max: usize,
     stream_bytes: usize,
+    streams_bytes: usize,
 }
 
 /// The number that the peer has for a stream: that of the wire.
@@ -187,7 +202,7 @@ fn flipped(id: u64) -> u64 {
 }
 
 impl Streams {
-    pub fn new(streams_max: usize, stream_bytes: usize) -> Self {
+    pub fn new(limits: &Limits) -> Self {
         Self {
             all: HashMap::new(),
             next_own: 0,
@@ -195,8 +210,9 @@ impl Streams {
             turns: Default::default(),
             control: Default::default(),
             events: VecDeque::new(),
-            streams_max,
-            stream_bytes: stream_bytes.max(CREDIT_INITIAL as usize),
+            streams_max: limits.streams,
+            stream_bytes: limits.stream_bytes.max(CREDIT_INITIAL as usize),
+            streams_bytes: limits.streams_bytes,
         }
     }
 
@@ -205,7 +221,7 @@ impl Streams {
     }
 
     pub fn open(&mut self, class: Class) -> Result<StreamId, StreamError> {
-        if self.all.len() >= self.streams_max {
+        if self.all.len() >= self.streams_max || !self.may_say_more() {
             return Err(StreamError::TooMany(self.all.len()));
         }
         let id = self.next_own;
@@ -219,15 +235,29 @@ impl Streams {
         self.grant(id);
     }
 
+    /// Whether there is room for another word about a stream: one for each that is open, and as many
+    /// for those that are not any more. A peer that acknowledges nothing, and opens what is reset at
+    /// once, would make them without end.
+    fn may_say_more(&self) -> bool {
+        self.control.iter().map(VecDeque::len).sum::<usize>() < 2 * self.streams_max
+    }
+
     /// Lets the peer send as much as the limits allow beyond what was read, if that is worth a
     /// message.
     fn grant(&mut self, id: u64) {
-        let Some(stream) = self.all.get_mut(&id) else { return };
-        let receiving = &mut stream.receiving;
-        let read = receiving.next - receiving.ready.len() as u64;
-        let granted = read + self.stream_bytes as u64;
-        if receiving.end.is_none() && granted >= receiving.granted + CREDIT_INITIAL {
-            receiving.granted = granted;
+        let Some(receiving) = self.all.get(&id).map(|stream| &stream.receiving) else { return };
+        let is_worth = |granted: u64| granted >= receiving.granted + CREDIT_STEP;
+        if receiving.end.is_some() || !is_worth(receiving.read() + self.stream_bytes as u64) {
+            return;
+        }
+        let others = self.all.iter().filter(|(other, _)| **other != id);
+        let promised: u64 = others.map(|(_, stream)| stream.receiving.promised()).sum();
+        let room = (self.streams_bytes as u64).saturating_sub(promised).max(CREDIT_INITIAL);
+        let granted = receiving.read() + room.min(self.stream_bytes as u64);
+        if is_worth(granted)
+            && let Some(stream) = self.all.get_mut(&id)
+        {
+            stream.receiving.granted = granted;
             let piece = Piece { stream: id, kind: PieceKind::Credit };
             let control = &mut self.control[stream.class.index()];
             if !control.contains(&piece) {
@@ -236,8 +266,12 @@ impl Streams {
         }
     }
 
-    fn get(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
+    fn get_mut(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
         self.all.get_mut(&id.0).ok_or(StreamError::Unknown(id.0))
+    }
+
+    fn get(&self, id: StreamId) -> Result<&Stream, StreamError> {
+        self.all.get(&id.0).ok_or(StreamError::Unknown(id.0))
     }
 
     fn take_turn(&mut self, id: u64) {
@@ -249,8 +283,8 @@ impl Streams {
     }
 
     pub fn write(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, StreamError> {
-        let most = self.stream_bytes;
-        let sending = &mut self.get(id)?.sending;
+        let most = self.may_wait(self.get(id)?.sending.buffer.len() + bytes.len());
+        let sending = &mut self.get_mut(id)?.sending;
         if sending.is_finished {
             return Err(StreamError::Finished(id.0));
         }
@@ -261,8 +295,15 @@ impl Streams {
         Ok(taken)
     }
 
+    /// Bytes of one stream that may wait for being sent, if it wants to have `wanted`.
+    fn may_wait(&self, wanted: usize) -> usize {
+        let least = CREDIT_INITIAL as usize;
+        let waiting = || self.all.values().map(|it| it.sending.buffer.len()).sum::<usize>();
+        if wanted > least && waiting() > self.streams_bytes { least } else { self.stream_bytes }
+    }
+
     pub fn finish(&mut self, id: StreamId) -> Result<(), StreamError> {
-        self.get(id)?.sending.is_finished = true;
+        self.get_mut(id)?.sending.is_finished = true;
         self.take_turn(id.0);
         Ok(())
     }
@@ -280,7 +321,7 @@ impl Streams {
         out: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<Option<usize>, StreamError> {
-        let stream = self.get(id)?;
+        let stream = self.get_mut(id)?;
         let receiving = &mut stream.receiving;
         if receiving.is_at_end() {
             receiving.end_read = true;
@@ -400,10 +441,13 @@ impl Streams {
     fn of_peer(&mut self, id: u64, class: Class) -> Option<u64> {
         if id & 1 == 1 && id >= self.next_peer {
             let count = (id - self.next_peer) / 2 + 1;
-            if self.all.len() as u64 + count > self.streams_max as u64 {
-                // Refused once; what follows for it finds no stream.
-                self.control[class.index()].push_back(Piece { stream: id, kind: PieceKind::Reset });
-                self.control[class.index()].truncate(self.streams_max);
+            let is_full = self.all.len() as u64 + count > self.streams_max as u64;
+            if is_full || !self.may_say_more() {
+                let refusal = Piece { stream: id, kind: PieceKind::Reset };
+                let control = &self.control[class.index()];
+                if !control.contains(&refusal) && self.may_say_more() {
+                    self.control[class.index()].push_back(refusal);
+                }
                 return None;
             }
             while self.next_peer <= id {

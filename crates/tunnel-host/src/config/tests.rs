@@ -3,6 +3,7 @@
 use super::*;
 use holdfast_tunnel::Class;
 use holdfast_tunnel::secure::SecretKey;
+use proptest::prelude::*;
 
 fn peer() -> String {
     SecretKey::from_random([5; 32]).public().to_string()
@@ -26,7 +27,8 @@ fn udp() -> String {
 }
 
 fn parse(text: &str) -> Result<Config, String> {
-    Config::parse(Path::new("/etc/holdfast/wan.toml"), text).map_err(|errors| errors.to_string())
+    Config::parse(Path::new("/etc/holdfast/tunnel/wan.toml"), text)
+        .map_err(|errors| errors.to_string())
 }
 
 /// What is told about a file with one line instead of another.
@@ -39,7 +41,7 @@ fn told(text: &str, from: &str, to: &str) -> String {
 fn a_short_file_is_enough() {
     let config = parse(&tun()).expect("a good file");
     assert_eq!(config.name, "wan");
-    assert_eq!(config.key, Path::new("/etc/holdfast/a.key"));
+    assert_eq!(config.key, Path::new("/etc/holdfast/tunnel/a.key"));
     assert_eq!((config.interface.as_str(), config.inner_mtu), ("hf-wan", 1420));
     assert_eq!(config.addresses.len(), 2);
     assert_eq!(config.machine().path_loss, PathLoss::Measure);
@@ -135,4 +137,44 @@ fn a_secret_in_the_place_of_a_public_key_is_not_repeated() {
 fn the_name_of_the_file_becomes_that_of_the_tunnel() {
     let errors = Config::parse(Path::new("/etc/My Tunnel.toml"), &tun()).expect_err("a bad name");
     assert!(errors.to_string().contains("rename the file"), "{errors}");
+}
+
+/// A whole file, with every key that there is.
+fn whole() -> String {
+    tun()
+        + "keepalive_s = 25\n[class.now]\nmatch = [\"udp 53\", \"dscp 46\"]\n\
+           [class.bulk]\nmatch = [\"port 873\"]\n"
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Bytes of a file that were changed, doubled or cut: it is understood, or told where it is wrong.
+    #[test]
+    fn a_file_that_was_spoilt_is_told_of(
+        changes in prop::collection::vec((any::<u16>(), any::<u8>(), 0u8..4), 1..6),
+        is_udp: bool,
+    ) {
+        let mut bytes = if is_udp { udp() } else { whole() }.into_bytes();
+        for (place, byte, deed) in changes {
+            let at = usize::from(place) % bytes.len().max(1);
+            match deed {
+                0 => bytes.truncate(at),
+                1 => bytes.insert(at, byte),
+                2 => bytes.extend_from_within(at..),
+                _ => if let Some(place) = bytes.get_mut(at) { *place = byte },
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        if let Err(errors) = Config::parse(Path::new("/etc/holdfast/tunnel/wan.toml"), &text) {
+            prop_assert!(!errors.0.is_empty());
+            let lines = text.lines().count() + 1;
+            prop_assert!(errors.0.iter().all(|it| it.line <= lines && !it.remedy.is_empty()));
+        }
+    }
+
+    #[test]
+    fn anything_at_all_is_told_of(text in ".{0,300}") {
+        prop_assert!(Config::parse(Path::new("/etc/holdfast/tunnel/wan.toml"), &text).is_err());
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::Counters;
 use crate::config::Config;
-use holdfast_tunnel::Endpoint;
+use holdfast_tunnel::{Endpoint, clamp_mss};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,6 +31,7 @@ pub struct Device {
     given: Vec<Vec<u8>>,
     given_count: usize,
     gro: GROTable,
+    mtu: usize,
     pub counters: Counters,
 }
 
@@ -65,6 +66,7 @@ impl Device {
             given: (0..GIVEN_MAX).map(|_| Vec::with_capacity(2 * SUPER_BYTES)).collect(),
             given_count: 0,
             gro: GROTable::default(),
+            mtu: packet_bytes,
             counters: Counters::default(),
         })
     }
@@ -96,8 +98,9 @@ impl Device {
                     _ => return Err(error),
                 },
             };
-            for (packet, length) in self.packets.iter().zip(&self.lengths).take(count) {
-                let packet = packet.get(..*length).unwrap_or_default();
+            for (packet, length) in self.packets.iter_mut().zip(&self.lengths).take(count) {
+                let packet = packet.get_mut(..*length).unwrap_or_default();
+                self.counters.clamped += u64::from(clamp_mss(packet, self.mtu));
                 if is_ready && machine.handle_packet(packet, now).is_ok() {
                     self.counters.taken += 1;
                     self.counters.taken_bytes += packet.len() as u64;
@@ -115,6 +118,9 @@ impl Device {
         buffer.clear();
         buffer.resize(VIRTIO_NET_HDR_LEN, 0);
         buffer.extend_from_slice(packet);
+        // The other end's interface may have larger packets than this one.
+        let is_clamped = clamp_mss(&mut buffer[VIRTIO_NET_HDR_LEN..], self.mtu);
+        self.counters.clamped += u64::from(is_clamped);
         self.counters.given += 1;
         self.counters.given_bytes += packet.len() as u64;
         self.given_count += 1;

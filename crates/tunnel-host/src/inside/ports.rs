@@ -52,6 +52,7 @@ impl Ports {
             given_bytes: one.given_bytes + other.given_bytes,
             refused: one.refused,
             undelivered: one.undelivered,
+            clamped: 0,
             flows: one.flows + other.flows,
             flows_idle: one.flows_idle,
             flows_refused: one.flows_refused + other.flows_refused,

@@ -190,9 +190,7 @@ impl Splice {
                     self.lose(stream);
                 }
             }
-            Goes::Done => {
-                self.connections.remove(&stream.0);
-            }
+            Goes::Done => drop(self.connections.remove(&stream.0).map(Connection::close)),
             Goes::Lost => {
                 let _gone = machine.stream_reset(stream);
                 self.lose(stream);
@@ -202,18 +200,12 @@ impl Splice {
 
     /// Resets a connection whose other end is lost.
     fn lose(&mut self, stream: StreamId) {
-        if let Some(connection) = self.connections.remove(&stream.0) {
-            connection.reset();
-            self.counters.resets += 1;
-        }
+        self.counters.resets += u64::from(self.connections.remove(&stream.0).is_some());
     }
 
     /// The peer is gone, and its ends of all connections.
     pub fn reset_all(&mut self) {
-        for (_, connection) in self.connections.drain() {
-            connection.reset();
-            self.counters.resets += 1;
-        }
+        self.counters.resets += self.connections.drain().count() as u64;
     }
 }
 

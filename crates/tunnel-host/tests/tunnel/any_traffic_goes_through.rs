@@ -51,3 +51,21 @@ fn an_interface_may_have_larger_packets_than_the_path() {
     assert_eq!(ping(&bed, INSIDE[B], 10, 8972), 10);
     tcp(&bed, INSIDE[B], 8 * MIB);
 }
+
+/// B's interface has larger packets than A's: what hosts at B announce in their SYNs and SYN-ACKs is
+/// lowered at A to what goes through it, and the other way round nothing has to be.
+#[test]
+fn a_syn_announces_what_goes_through_the_other_interface() {
+    let Some(mut bed) = Bed::new() else { return };
+    for (end, mtu) in [(crate::bed::A, 1300), (B, 9000)] {
+        let peer = format!("address = \"{}\"", crate::bed::at(OUTSIDE[1 - end]));
+        bed.write(end, &bed.tun(end, &format!("inner_mtu = {mtu}")), &peer);
+    }
+    bed.start_both();
+    for address in [INSIDE[B], INSIDE_V6[B]] {
+        tcp(&bed, address, MIB);
+    }
+    let clamped = |end: usize| bed.status(end).expect("an answer")["inside"]["clamped"].clone();
+    assert!(clamped(crate::bed::A).as_u64().is_some_and(|it| it >= 2), "one of each connection");
+    assert_eq!(clamped(B), 0);
+}

@@ -87,7 +87,7 @@ fn ends(bed: &Bed, port: &'static str) -> JoinHandle<Option<ErrorKind>> {
 }
 
 #[test]
-fn what_is_lost_is_reset_and_not_closed() {
+fn what_cannot_be_reached_is_reset_and_not_closed() {
     let Some(mut bed) = Bed::new() else { return };
     begin(&mut bed);
     // Nobody listens there; and what nobody allowed.
@@ -95,12 +95,80 @@ fn what_is_lost_is_reset_and_not_closed() {
     let other = ends(&bed, "127.0.0.1:5500");
     assert_eq!(other.join().expect("a client"), Some(ErrorKind::ConnectionReset));
     assert_eq!(bed.status(B).expect("an answer")["inside"]["not_allowed"], 1);
-    // The other end's program dies while a connection is open.
-    let _server = server(&bed, 1);
-    let client = ends(&bed, HERE);
-    wait("a connection", SOON, || bed.status(B).expect("an answer")["inside"]["flows"] == 1);
-    bed.stop(B, Signal::KILL);
-    bed.start(B);
-    bed.wait_up();
-    assert_eq!(client.join().expect("a client"), Some(ErrorKind::ConnectionReset));
+}
+
+/// A server that accepts one connection, and tells how that ends after the question.
+fn witness(bed: &Bed) -> JoinHandle<Result<usize, ErrorKind>> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let server = bed.inside(B, move || {
+        let listener = TcpListener::bind(THERE).expect("a port");
+        ready.send(()).expect("somebody waits");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(LIMIT)).expect("a time");
+        let mut question = [0; 10];
+        stream.read_exact(&mut question).expect("the question");
+        stream.read(&mut question).map_err(|error| error.kind())
+    });
+    is_ready.recv().expect("a server");
+    server
+}
+
+/// Either end's program is killed while nothing is on its way, which is when a kernel would close
+/// its sockets politely: the host that it died on sees a reset at once, the other one when its peer is
+/// heard to be a new one.
+#[test]
+fn a_program_that_is_killed_resets_both_sides() {
+    for killed in [A, B] {
+        let Some(mut bed) = Bed::new() else { return };
+        begin(&mut bed);
+        let (server, client) = (witness(&bed), ends(&bed, HERE));
+        let given = |bed: &Bed| bed.status(B).expect("an answer")["inside"]["given_bytes"] == 10;
+        wait("the question", SOON, || given(&bed));
+        bed.stop(killed, Signal::KILL);
+        bed.start(killed);
+        bed.wait_up();
+        assert_eq!(client.join().expect("a client"), Some(ErrorKind::ConnectionReset), "{killed}");
+        assert_eq!(server.join().expect("a server"), Err(ErrorKind::ConnectionReset), "{killed}");
+    }
+}
+
+/// The same of programs that are asked to end.
+#[test]
+fn a_program_that_ends_resets_both_sides() {
+    for stopped in [A, B] {
+        let Some(mut bed) = Bed::new() else { return };
+        begin(&mut bed);
+        let (server, client) = (witness(&bed), ends(&bed, HERE));
+        let given = |bed: &Bed| bed.status(B).expect("an answer")["inside"]["given_bytes"] == 10;
+        wait("the question", SOON, || given(&bed));
+        bed.stop(stopped, Signal::TERM);
+        assert_eq!(client.join().expect("a client"), Some(ErrorKind::ConnectionReset), "{stopped}");
+        assert_eq!(server.join().expect("a server"), Err(ErrorKind::ConnectionReset), "{stopped}");
+    }
+}
+
+/// What dies is the client's or the server's own process: the other of the two sees what it would
+/// have seen without a tunnel.
+#[test]
+fn a_client_or_a_server_that_resets_is_seen_as_that() {
+    let Some(mut bed) = Bed::new() else { return };
+    begin(&mut bed);
+    let server = witness(&bed);
+    let client = bed.inside(A, move || {
+        let mut stream = TcpStream::connect(HERE).expect("a connection");
+        stream.write_all(b"a question").expect("to send");
+        std::thread::sleep(Duration::from_millis(300));
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("to be reset");
+    });
+    client.join().expect("a client");
+    assert_eq!(server.join().expect("a server"), Err(ErrorKind::ConnectionReset));
+    let server = bed.inside(B, move || {
+        let listener = TcpListener::bind(THERE).expect("a port");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.read_exact(&mut [0; 10]).expect("the question");
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("to be reset");
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(ends(&bed, HERE).join().expect("a client"), Some(ErrorKind::ConnectionReset));
+    server.join().expect("a server");
 }

@@ -6,7 +6,9 @@ mod bed;
 mod relay;
 mod traffic;
 
+mod a_flood_keeps_nobody_out;
 mod a_path_may_lose_packets;
+mod a_service_manager_hears_of_it;
 mod an_end_may_move;
 mod any_traffic_goes_through;
 mod connections_are_spliced;

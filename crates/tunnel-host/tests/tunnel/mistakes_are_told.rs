@@ -9,7 +9,7 @@ fn of_files_and_keys() {
     bed.write_tun(OUTSIDE);
     let file = bed.path(A, "toml");
     let check = |code: i32| {
-        let done = bed.verb(A, &["check", "--config", &file]);
+        let done = bed.verb(A, &["config", "check", &file]);
         let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
         assert_eq!(done.status.code(), Some(code), "{said}");
         said

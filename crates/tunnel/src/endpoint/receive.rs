@@ -1,6 +1,6 @@
 //! What a datagram brings.
 
-use super::{Endpoint, RESEQUENCE_INITIAL, RESEQUENCE_MAX, send, waits_for};
+use super::{Endpoint, RESEQUENCE_INITIAL, RESEQUENCE_MAX, Received, send, waits_for};
 use crate::Class;
 use crate::api::{Ecn, Inside, Malformed};
 use crate::decoder::How;
@@ -11,7 +11,7 @@ use crate::outbound::PieceKind;
 use crate::queue::decapsulated;
 use crate::rate::{News, settled_and_lost};
 use crate::resequence::Origin;
-use crate::wire::completed_24;
+use crate::wire::{VARINT_MAX, completed_24};
 use std::time::Duration;
 
 /// Weight of the past in the longest time that a repair took: an eighth is forgotten per repair.
@@ -25,6 +25,13 @@ struct Seen {
     is_malformed: Option<Malformed>,
 }
 
+impl Received {
+    fn note_symbol(&mut self, lane: usize, bytes: usize, is_news: bool) {
+        let kind = if is_news { &mut self.data_bytes } else { &mut self.redundant_bytes };
+        kind[lane] += bytes as u64;
+    }
+}
+
 impl Endpoint {
     pub(super) fn receive(
         &mut self,
@@ -33,6 +40,9 @@ impl Endpoint {
         ecn: Ecn,
         now: Duration,
     ) -> Result<(), Malformed> {
+        if number > VARINT_MAX {
+            return Err(Malformed::Number(number));
+        }
         self.received.datagrams += 1;
         self.received.bytes += plaintext.len() as u64;
         self.received.wire_bytes += (plaintext.len() + send::WIRE_BYTES) as u64;
@@ -63,7 +73,8 @@ impl Endpoint {
                 seen.lanes[lane] = true;
                 seen.is_impatient |= !patient;
                 let seq = completed_24(seq, self.decoders[lane].top());
-                self.decoders[lane].symbol_arrives(seq, symbol);
+                let is_news = self.decoders[lane].symbol_arrives(seq, symbol);
+                self.received.note_symbol(lane, symbol.len(), is_news);
             }
             Frame::Rider { lane, seq, symbol } => {
                 seen.lanes[lane] = true;
@@ -71,12 +82,14 @@ impl Endpoint {
                 if self.decoders[lane].symbol_arrives(seq, symbol) {
                     self.received.ahead += 1;
                 }
+                self.received.note_symbol(lane, symbol.len(), false);
             }
             Frame::Repair { lane, patient, first, count, row, coded } => {
                 seen.lanes[lane] = true;
                 seen.is_impatient |= !patient;
                 let first = completed_24(first, self.decoders[lane].top());
                 self.decoders[lane].row_arrives(first, count, row, coded);
+                self.received.note_symbol(lane, coded.len(), false);
             }
             Frame::Ack(ack) => {
                 if let Err(malformed) = self.acknowledged(&ack, now) {

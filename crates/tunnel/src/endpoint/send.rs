@@ -77,7 +77,7 @@ impl Sender {
     pub(super) fn new(config: &Config, seed: u64, now: Duration) -> Self {
         Self {
             rng: Rng::new(seed, 0),
-            queue: Queue::new(config.limits.flows, config.limits.queue_bytes),
+            queue: Queue::new(&config.limits),
             lanes: std::array::from_fn(|_| Outbound::new()),
             guards: Default::default(),
             planner: Planner::default(),

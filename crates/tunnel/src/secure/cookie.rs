@@ -130,6 +130,10 @@ impl Oven {
     /// Whether the second MAC of a message is keyed with a cookie of that address.
     pub(super) fn knows(&self, message: &[u8], from: SocketAddr, now: Duration) -> bool {
         let Some((body, second)) = message.split_last_chunk::<MAC_BYTES>() else { return false };
+        // Who has no cookie sends zeros: a flood of those costs one MAC each and not three.
+        if *second == [0; MAC_BYTES] {
+            return false;
+        }
         let counts = |drawn: &Duration| now < *drawn + 2 * COOKIE_LASTS;
         let secrets = self.secrets.iter().filter(|(drawn, _)| counts(drawn));
         secrets

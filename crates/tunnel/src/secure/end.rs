@@ -312,7 +312,7 @@ impl Secure {
     }
 
     /// Seals something of this layer's own for the peer.
-    fn say(&mut self, plaintext: &[u8], now: Duration) {
+    pub(super) fn say(&mut self, plaintext: &[u8], now: Duration) {
         let Some(to) = self.peer_address else { return };
         let sealed = match self.current_mut().filter(|it| it.may_seal(now)) {
             Some(session) => session.seal_control(plaintext),

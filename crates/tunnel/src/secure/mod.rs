@@ -26,6 +26,8 @@ mod cookie;
 mod counters;
 mod end;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod handshake;
 mod keys;
 mod layout;

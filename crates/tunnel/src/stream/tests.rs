@@ -3,6 +3,10 @@ use crate::item::Items;
 use holdfast_chance::Rng;
 use proptest::prelude::*;
 
+fn limits(streams: usize) -> Limits {
+    Limits { streams, stream_bytes: 300_000, streams_bytes: 900_000, ..Limits::default() }
+}
+
 /// Hands the items of a symbol over.
 fn deliver(symbol: &[u8], to: &mut Streams) {
     for item in Items::new(symbol).flatten() {
@@ -24,7 +28,7 @@ struct Pair {
 
 impl Pair {
     fn new(seed: u64) -> Self {
-        let ends = [(); 2].map(|()| Streams::new(4, 300_000));
+        let ends = [(); 2].map(|()| Streams::new(&limits(4)));
         Self { ends, rng: Rng::new(seed, 0) }
     }
 
@@ -99,7 +103,7 @@ proptest! {
     fn a_peer_that_breaks_the_rules_is_reset_and_memory_is_bounded(
         items in prop::collection::vec((0u64..12, 0u64..400_000, any::<bool>(), 0usize..2000), 1..300)
     ) {
-        let mut streams = Streams::new(4, 300_000);
+        let mut streams = Streams::new(&limits(4));
         for (stream, offset, end, len) in items {
             streams.data(Class::Bulk, stream, offset, end, &vec![0; len]);
             prop_assert!(streams.all.len() <= 4);
@@ -127,7 +131,7 @@ fn a_reset_reaches_the_peer() {
 
 #[test]
 fn too_many_streams_are_refused() {
-    let mut streams = Streams::new(2, 300_000);
+    let mut streams = Streams::new(&limits(2));
     assert!(streams.open(Class::Now).is_ok());
     assert!(streams.open(Class::Now).is_ok());
     assert_eq!(streams.open(Class::Now), Err(StreamError::TooMany(2)));

@@ -11,11 +11,13 @@ const TINY: Limits = Limits {
     window_bytes: 20_000,
     rows_waiting: 8,
     queue_bytes: 30_000,
+    queue_packets: 200,
     flows: 4,
     resequence_bytes: 5000,
     assembly_bytes: 20_000,
     streams: 4,
     stream_bytes: 300_000,
+    streams_bytes: 600_000,
     inside_bytes: 50_000,
 };
 

@@ -3,7 +3,7 @@
 use crate::inside::Counters;
 use holdfast_tunnel::{Endpoint, StreamId};
 use rustix::event::epoll::{self, EventFlags};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -13,6 +13,12 @@ use std::time::Duration;
 pub const PIECE_BYTES: usize = 64 << 10;
 /// Pieces each way in a turn.
 const PIECES_PER_TURN: usize = 8;
+/// Silence after which a socket's other end is asked whether it is there, and the pause between such
+/// questions, so many of which go unanswered before it is lost: two minutes, as for datagrams, instead
+/// of the kernel's two hours.
+const ASK_AFTER: Duration = Duration::from_secs(60);
+const ASK_PAUSE: Duration = Duration::from_secs(10);
+const ASK_TIMES: u32 = 6;
 
 /// What becomes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +30,8 @@ pub enum Goes {
     Lost,
 }
 
-/// A connection of a local client, or one to a target of the peer.
+/// A connection of a local client, or one to a target of the peer. Unless it is closed, its end is
+/// a reset: see [`prepare`].
 pub struct Connection {
     stream: StreamId,
     /// Not there before the target is known.
@@ -67,15 +74,24 @@ pub fn refuse(socket: &TcpStream) {
     let _closed = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
+/// Prepares a socket. Until both directions have ended it is reset by whatever closes it: the kernel
+/// that tidies up behind a killed program, too, would else say that all bytes were there (a FIN, RFC
+/// 9293 §3.6).
+fn prepare(socket: &SockRef<'_>) -> io::Result<()> {
+    let asking = TcpKeepalive::new().with_time(ASK_AFTER).with_interval(ASK_PAUSE);
+    socket.set_tcp_keepalive(&asking.with_retries(ASK_TIMES))?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_linger(Some(Duration::ZERO))
+}
+
 impl Connection {
     /// That of a client which was accepted.
     ///
     /// # Errors
     /// If its socket is of no use.
     pub fn of_client(socket: TcpStream, stream: StreamId) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
-        SockRef::from(&socket).set_keepalive(true)?;
+        prepare(&SockRef::from(&socket))?;
         Ok(Self { socket: Some(socket), is_connected: true, ..Self::of_peer(stream) })
     }
 
@@ -108,9 +124,7 @@ impl Connection {
     /// If that cannot be.
     pub fn connect(&mut self, target: SocketAddr) -> io::Result<()> {
         let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_nonblocking(true)?;
-        socket.set_tcp_nodelay(true)?;
-        socket.set_keepalive(true)?;
+        prepare(&SockRef::from(&socket))?;
         match socket.connect(&target.into()) {
             Ok(()) => self.is_connected = true,
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -240,10 +254,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends it so that its other end sees that bytes may be missing.
-    pub fn reset(self) {
+    /// Both directions have ended: what the kernel still has goes out first.
+    pub fn close(self) {
         if let Some(socket) = &self.socket {
-            refuse(socket);
+            let _resets = SockRef::from(socket).set_linger(None);
         }
     }
 }
