@@ -27,6 +27,7 @@ use crate::queue::Content;
 use crate::resequence::{Origin, Resequencer};
 use crate::stream::Streams;
 use crate::{Class, Config, Receiving, Redundancy, Report, Sending};
+pub(crate) use acks::ACK_EVERY;
 use acks::Acks;
 use behaviour::Behaviour;
 use send::Sender;

@@ -9,13 +9,16 @@
 //! way to it.
 
 use crate::PathLoss;
+use crate::endpoint::ACK_EVERY;
 use crate::rtt::Rtt;
 use crate::wire::completed;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Rounds for which a delivery rate counts.
+/// Rounds for which a delivery rate counts, and the time at least: on a path of less than a
+/// millisecond ten rounds are over before a host's scheduler has given everybody his turn.
 const RATE_ROUNDS: u64 = 10;
+const RATE_LASTS: Duration = Duration::from_millis(100);
 /// 2 / ln 2: doubles the delivery rate each round.
 const STARTUP_GAIN: f64 = 2.885;
 /// Growth below which a round of the start has found nothing, and so many such rounds end it.
@@ -25,10 +28,14 @@ const STARTUP_ROUNDS: u32 = 3;
 const DRAIN_ROUNDS: u32 = 3;
 /// Gains of a cycle, a round each.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Such a round lasts as long at least: what it brings has to show in acknowledgements.
+const CYCLE_ROUND_MIN: Duration = Duration::from_millis(5);
 /// The round of a cycle in which the queue of the one before is emptied.
 const DRAIN_AT: usize = 1;
 /// A round trip that is no longer than this part of the least has met no queue.
 const EMPTY_RTT: f64 = 1.05;
+/// A round trip that is longer by less than this tells of schedulers, not of a queue.
+const NOISE: Duration = Duration::from_micros(500);
 /// The gain while that takes longer than a round.
 const DRAIN_GAIN: f64 = 0.9;
 /// The gain of the two rounds in which the path's own loss is measured.
@@ -62,6 +69,9 @@ const INITIAL_WINDOW_BYTES: f64 = 16.0 * 1500.0;
 const WINDOW_GAIN: f64 = 2.0;
 /// Time for which unused credit counts: wake-ups are late.
 const CREDIT: Duration = Duration::from_millis(2);
+/// Time for which datagrams of bulk are collected before they leave together: at 2 Gbit/s they are
+/// 6 µs apart, and neither a timer nor a system call is as cheap as that.
+const QUANTUM: Duration = Duration::from_micros(200);
 /// Bytes, and the time at most, that urgent datagrams may be ahead of the rate.
 const URGENT_BYTES: f64 = 64.0 * 1024.0;
 const URGENT_AHEAD: Duration = Duration::from_millis(50);
@@ -83,6 +93,14 @@ struct Sent {
     /// There was not enough to send: the rate of its round says little.
     is_limited: bool,
     is_low: bool,
+}
+
+/// How fast something was delivered, and when that was found.
+#[derive(Clone, Copy, Debug)]
+struct Delivery {
+    round: u64,
+    at: Duration,
+    bytes_per_s: f64,
 }
 
 /// The tunnel's share of a path that others use too.
@@ -136,8 +154,8 @@ pub(crate) struct Rate {
     inflight: u64,
     delivered: u64,
     delivered_at: Duration,
-    /// Rounds and delivery rates in bytes per second, the rates falling.
-    rates: VecDeque<(u64, f64)>,
+    /// Delivery rates that count, falling.
+    rates: VecDeque<Delivery>,
     round: u64,
     round_ends: u64,
     /// The best rate of the start, and the rounds since; `None` when it is over.
@@ -163,6 +181,8 @@ pub(crate) struct Rate {
     /// Losses of datagrams before this number were answered.
     answered: u64,
     next_at: Duration,
+    /// When there is room for a quantum of bulk again.
+    opens_at: Duration,
     rtt: Rtt,
     is_limited: bool,
 }
@@ -196,6 +216,7 @@ impl Rate {
             cap: None,
             answered: 0,
             next_at: now,
+            opens_at: now,
             rtt: Rtt::default(),
             is_limited: true,
         }
@@ -222,7 +243,7 @@ impl Rate {
 
     /// The highest rate of the last rounds.
     fn best(&self) -> f64 {
-        self.rates.front().map_or(0.0, |rate| rate.1)
+        self.rates.front().map_or(0.0, |rate| rate.bytes_per_s)
     }
 
     fn is_low(&self) -> bool {
@@ -253,7 +274,7 @@ impl Rate {
     /// The factor that makes good for the path's loss.
     fn compensation(&self) -> f64 {
         let least = self.rtt.least().as_secs_f64();
-        if self.rtt.smoothed().as_secs_f64() > QUEUE_RTT * least {
+        if self.rtt.smoothed().as_secs_f64() > queue_from(QUEUE_RTT, least) {
             return 1.0;
         }
         1.0 / (1.0 - self.path_loss().min(COMPENSATED_MAX))
@@ -261,14 +282,17 @@ impl Rate {
 
     /// Whether the last round trip was so many times the least.
     fn has_queue_of(&self, factor: f64) -> bool {
-        self.rtt.latest().as_secs_f64() > factor * self.rtt.least().as_secs_f64()
+        self.rtt.latest().as_secs_f64() > queue_from(factor, self.rtt.least().as_secs_f64())
     }
 
+    /// Bytes that may be on their way, as far as acknowledgements tell: what arrives in the pause
+    /// between two of them counts as on its way, too.
     fn window(&self) -> f64 {
+        let untold = self.delivery() * ACK_EVERY.as_secs_f64();
         if let Some(cap) = self.cap {
-            return cap.window;
+            return cap.window + untold;
         }
-        let product = self.delivery() * self.rtt.least().as_secs_f64();
+        let product = self.delivery() * self.rtt.least().as_secs_f64() + untold;
         let gain = if self.startup.is_some() { STARTUP_GAIN } else { WINDOW_GAIN };
         let compensated = gain * product / (1.0 - self.path_loss().min(COMPENSATED_MAX));
         compensated.max(2.0 * INITIAL_WINDOW_BYTES)
@@ -279,9 +303,9 @@ impl Rate {
         (self.inflight as f64) < self.window()
     }
 
-    /// When the next datagram may leave, as far as the rate is concerned.
+    /// When the next datagram of bulk may leave, as far as the rate is concerned.
     pub fn next_at(&self) -> Duration {
-        self.next_at
+        self.opens_at
     }
 
     /// When an urgent datagram may leave: it may be ahead of the rate, and what follows pays for it.
@@ -322,6 +346,10 @@ impl Rate {
         self.next_at = self.next_at.max(now.saturating_sub(CREDIT)) + takes;
         // What urgent datagrams took must be paid back, but not without end.
         self.next_at = self.next_at.min(now + takes + self.urgent_ahead());
+        self.opens_at = match self.next_at > now {
+            true => self.next_at + QUANTUM.saturating_sub(takes),
+            false => self.next_at,
+        };
     }
 
     fn forget_first(&mut self) {
@@ -423,16 +451,16 @@ impl Rate {
             return;
         }
         let rate = delivered.saturating_sub(sent.delivered) as f64 / took.as_secs_f64();
-        if sent.is_limited && rate <= self.rates.front().map_or(0.0, |best| best.1) {
+        if sent.is_limited && rate <= self.best() {
             return;
         }
-        while self.rates.back().is_some_and(|(_, lower)| *lower <= rate) {
+        while self.rates.back().is_some_and(|lower| lower.bytes_per_s <= rate) {
             self.rates.pop_back();
         }
-        self.rates.push_back((self.round, rate));
-        while self.rates.len() > 1
-            && self.rates.front().is_some_and(|(round, _)| round + RATE_ROUNDS < self.round)
-        {
+        self.rates.push_back(Delivery { round: self.round, at: now, bytes_per_s: rate });
+        let round = self.round;
+        let is_old = |it: &Delivery| it.round + RATE_ROUNDS < round && it.at + RATE_LASTS < now;
+        while self.rates.len() > 1 && self.rates.front().is_some_and(is_old) {
             self.rates.pop_front();
         }
     }
@@ -464,7 +492,8 @@ impl Rate {
             (self.cycle_at, self.cycle_since, self.low_in) = (1, now, 0);
         }
         let is_drained = self.drained > 0 && !self.has_queue_of(EMPTY_RTT);
-        if !is_drained && now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
+        let round = self.rtt.smoothed().max(CYCLE_ROUND_MIN);
+        if !is_drained && now.saturating_sub(self.cycle_since) < round {
             return;
         }
         if self.has_queue_of(EMPTY_RTT) && self.cycle_at == DRAIN_AT && self.drained < DRAIN_ROUNDS
@@ -524,6 +553,11 @@ impl Rate {
         self.quiet.age();
         self.high.age();
     }
+}
+
+/// From which round trip on a queue is behind it, in seconds.
+fn queue_from(factor: f64, least: f64) -> f64 {
+    (factor * least).max(least + NOISE.as_secs_f64())
 }
 
 /// The counts that are new in `counts`, as [`News`] wants them.

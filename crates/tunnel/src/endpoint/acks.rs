@@ -9,12 +9,14 @@ use crate::decoder::Decoder;
 use crate::frame::{BITMAP_BYTES_MAX, LANES, LossCounts};
 use std::time::Duration;
 
-/// Least time between acknowledgements.
-pub(super) const ACK_EVERY: Duration = Duration::from_millis(2);
+/// Least time between acknowledgements, but for those of many datagrams.
+pub(crate) const ACK_EVERY: Duration = Duration::from_millis(2);
 /// How long an acknowledgement waits that the sender does not wait for.
 pub(super) const PATIENT_DELAY: Duration = Duration::from_millis(100);
 /// Datagrams after which it is due all the same.
 const PATIENT_DATAGRAMS: u32 = 256;
+/// Datagrams of others after which it does not wait: on a fast path 2 ms are thousands.
+const BUSY_DATAGRAMS: u32 = 64;
 /// How long redundancy that is on its way may take to fill a gap.
 const GAP_PATIENCE: Duration = Duration::from_micros(2500);
 /// How often news of a lane are told.
@@ -47,7 +49,11 @@ impl Acks {
         self.news[lane] = TOLD;
         self.datagrams += 1;
         let may_wait = patient && self.datagrams < PATIENT_DATAGRAMS;
-        let at = if may_wait { now + PATIENT_DELAY } else { now.max(self.last + ACK_EVERY) };
+        let at = match may_wait {
+            true => now + PATIENT_DELAY,
+            false if self.datagrams >= BUSY_DATAGRAMS => now,
+            false => now.max(self.last + ACK_EVERY),
+        };
         Self::want(&mut self.due, at);
     }
 
