@@ -67,6 +67,8 @@ pub struct Endpoint {
     overrun: [u64; LANES],
     received: Received,
     is_closed_by_peer: bool,
+    /// The symbol that is read now, of which only the room lasts.
+    scratch: Vec<u8>,
 }
 
 /// Counts of what came.
@@ -115,6 +117,7 @@ impl Endpoint {
             overrun: [0; LANES],
             received: Received::default(),
             is_closed_by_peer: false,
+            scratch: Vec::new(),
             config,
         }
     }

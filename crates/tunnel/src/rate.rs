@@ -181,8 +181,9 @@ pub(crate) struct Rate {
     /// Losses of datagrams before this number were answered.
     answered: u64,
     next_at: Duration,
-    /// When there is room for a quantum of bulk again.
+    /// When there is room for a quantum of bulk again, and for an urgent datagram.
     opens_at: Duration,
+    urgent_at: Duration,
     rtt: Rtt,
     is_limited: bool,
 }
@@ -217,6 +218,7 @@ impl Rate {
             answered: 0,
             next_at: now,
             opens_at: now,
+            urgent_at: now,
             rtt: Rtt::default(),
             is_limited: true,
         }
@@ -310,11 +312,7 @@ impl Rate {
 
     /// When an urgent datagram may leave: it may be ahead of the rate, and what follows pays for it.
     pub fn urgent_at(&self) -> Duration {
-        self.next_at.saturating_sub(self.urgent_ahead())
-    }
-
-    fn urgent_ahead(&self) -> Duration {
-        Duration::from_secs_f64(URGENT_BYTES / self.pacing()).min(URGENT_AHEAD)
+        self.urgent_at
     }
 
     /// Whether there was too little to send lately.
@@ -342,10 +340,13 @@ impl Rate {
         if self.log.len() > LOG_MAX {
             self.forget_first();
         }
-        let takes = Duration::from_secs_f64(bytes as f64 / self.pacing());
+        let pacing = self.pacing();
+        let takes = Duration::from_secs_f64(bytes as f64 / pacing);
+        let ahead = Duration::from_secs_f64(URGENT_BYTES / pacing).min(URGENT_AHEAD);
         self.next_at = self.next_at.max(now.saturating_sub(CREDIT)) + takes;
         // What urgent datagrams took must be paid back, but not without end.
-        self.next_at = self.next_at.min(now + takes + self.urgent_ahead());
+        self.next_at = self.next_at.min(now + takes + ahead);
+        self.urgent_at = self.next_at.saturating_sub(ahead);
         self.opens_at = match self.next_at > now {
             true => self.next_at + QUANTUM.saturating_sub(takes),
             false => self.next_at,

@@ -26,6 +26,8 @@ struct Seen {
     cpu_ns: [u64; 2],
     datagrams: [u64; 2],
     calls: [u64; 2],
+    /// Packets that A's own queue has dropped.
+    dropped: u64,
 }
 
 fn look(bed: &Bed) -> Seen {
@@ -38,6 +40,9 @@ fn look(bed: &Bed) -> Seen {
         let number = |key: &str| status["outside"][key].as_u64().expect("a number");
         seen.datagrams[end] = number("sent") + number("received");
         seen.calls[end] = number("sent_calls") + number("received_calls");
+        if end == A {
+            seen.dropped = status["machine"]["sending"]["dropped"].as_u64().expect("a number");
+        }
     }
     seen
 }
@@ -49,7 +54,11 @@ fn tell(name: &str, bytes: u64, messages: u64, from: &Seen, to: &Seen) {
         _ => Duration::ZERO,
     };
     let bits = bytes as f64 * 8.0;
-    println!("{name}: {:.0} Mbit/s", bits / took.as_secs_f64() / 1e6);
+    println!(
+        "{name}: {:.0} Mbit/s, {} packets dropped by A's queue",
+        bits / took.as_secs_f64() / 1e6,
+        to.dropped - from.dropped
+    );
     for end in [A, B] {
         let cpu_ns = (to.cpu_ns[end] - from.cpu_ns[end]) as f64;
         let datagrams = (to.datagrams[end] - from.datagrams[end]) as f64;
