@@ -17,6 +17,7 @@ use crate::api::{Ecn, Inside, Malformed, Outgoing, Refused, StreamError, StreamI
 use crate::assembly::Assembly;
 use crate::config::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, INNER_MTU_MAX};
 use crate::decoder::{Decoder, DecoderLimits};
+use crate::ecn::Seen;
 use crate::frame::LANES;
 use crate::header::Learned;
 use crate::inner::{Inner, message_flow};
@@ -51,6 +52,7 @@ pub struct Endpoint {
     decoders: [Decoder; LANES],
     observer: Observer,
     seen: Estimate,
+    marks: Seen,
     acks: Acks,
     assembly: Assembly,
     headers: Learned,
@@ -104,6 +106,7 @@ impl Endpoint {
             decoders: std::array::from_fn(|_| Decoder::new(of_decoder)),
             observer: Observer::default(),
             seen: Estimate::default(),
+            marks: Seen::default(),
             acks: Acks::default(),
             headers: Learned::default(),
             assembly: Assembly::new(limits.assembly_bytes),
@@ -317,6 +320,7 @@ impl Endpoint {
             given_up: sender.lanes.iter().map(|lane| lane.given_up).sum(),
             dropped: sender.queue.dropped,
             marked: sender.queue.marked,
+            congested: sender.marks.congested(),
         }
     }
 

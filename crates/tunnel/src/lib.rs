@@ -15,6 +15,7 @@ mod api;
 mod assembly;
 mod config;
 mod decoder;
+mod ecn;
 mod endpoint;
 mod frame;
 mod header;

@@ -111,6 +111,8 @@ struct Cap {
     since: Duration,
     /// Bytes that may be on their way now.
     window: f64,
+    /// A router has asked for it: no measurement of losses says otherwise.
+    is_asked_for: bool,
 }
 
 /// Losses of some rounds.
@@ -143,6 +145,8 @@ pub(crate) struct News {
     pub lost: f64,
     /// Loss on average.
     pub loss: f64,
+    /// Datagrams came with a mark of congestion.
+    pub is_congested: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -378,9 +382,12 @@ impl Rate {
             self.round_ends = self.first + self.log.len() as u64;
             self.end_round(now);
         }
-        let is_overflow = self.has_queue_of(QUEUE_RTT) && self.path_loss() < LOSS_MIN;
-        if news.lost > 0.0 && is_overflow && news.highest >= self.answered {
-            self.give_way(now);
+        let is_overflow = self.mode == PathLoss::Measure
+            && self.has_queue_of(QUEUE_RTT)
+            && self.path_loss() < LOSS_MIN;
+        let has_overflown = news.lost > 0.0 && is_overflow;
+        if (has_overflown || news.is_congested) && news.highest >= self.answered {
+            self.give_way(news.is_congested, now);
         }
         self.regrow(now);
         if self.startup.is_none() {
@@ -410,15 +417,14 @@ impl Rate {
     }
 
     /// Answers congestion as CUBIC does (RFC 9438 §4.6), once per round trip, so that the tunnel
-    /// gets what one plain flow gets.
-    fn give_way(&mut self, now: Duration) {
-        if self.mode == PathLoss::Assume {
-            return;
-        }
+    /// gets what one plain flow gets. A mark is answered as a loss is (RFC 3168 §5), also where all
+    /// loss is the path's: no path marks by mistake.
+    fn give_way(&mut self, is_asked_for: bool, now: Duration) {
         let rate = self.delivery();
         let round = self.rtt.smoothed().as_secs_f64();
         let window_max = rate * round;
-        self.cap = Some(Cap { window_max, since: now, window: window_max * CUBIC_BETA });
+        let window = window_max * CUBIC_BETA;
+        self.cap = Some(Cap { window_max, since: now, window, is_asked_for });
         self.answered = self.first + self.log.len() as u64;
         (self.startup, self.drains_until) = (None, None);
     }
@@ -530,14 +536,14 @@ impl Rate {
         let spread = (high.max(LOSS_MIN) * (1.0 - high) * samples).sqrt();
         let is_congested = high - base > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
         if is_congested {
-            self.give_way(now);
+            self.give_way(false, now);
             (self.low_every, self.low_in) = (1, 0);
             self.high = Tally::default();
         }
         if self.has_low && !is_congested && self.path_loss > LOSS_MIN {
             // All of it is the path's, also what was taken for overflow before.
             self.path_loss = self.loss;
-            self.cap = None;
+            self.cap = self.cap.filter(|cap| cap.is_asked_for);
         }
         if !is_congested && self.loss > LOSS_MIN {
             if was_low {

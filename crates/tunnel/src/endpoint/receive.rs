@@ -42,6 +42,9 @@ impl Endpoint {
         if self.observer.arrives(number, now) {
             self.acks.highest_at = now;
         }
+        if self.marks.note(ecn) {
+            self.acks.congested(now);
+        }
         let mut seen = Seen::default();
         for frame in Frames::new(plaintext) {
             match frame {
@@ -239,6 +242,9 @@ impl Endpoint {
             sender.estimate.note(counts);
         }
         let after = (sender.estimate.settled(), sender.estimate.lost());
+        // Without counts of losses those of marks are left out, too, while nothing is new.
+        let is_told = ack.loss.is_some() || ack.marks.is_some();
+        let is_congested = is_told && sender.marks.told(ack.marks, settled);
         if is_new {
             sender.highest_acked = Some(highest);
             let (newly_settled, lost) = settled_and_lost(before, after);
@@ -249,6 +255,7 @@ impl Endpoint {
                 settled: newly_settled,
                 lost,
                 loss: sender.estimate.loss(),
+                is_congested,
             };
             sender.rate.acknowledged(&news, now);
         }
