@@ -178,7 +178,7 @@ impl Host {
         let is_stuck = !self.outside.flush();
         let now = self.now();
         let is_ready = self.secure.is_ready(now);
-        if awake.has_inside || !is_ready {
+        if awake.has_inside || self.door.is_paused() || !is_ready {
             is_more |= self.door.take(&mut self.machine, is_ready, now).context("the inside")?;
         }
         self.door.do_due(now);
@@ -200,7 +200,7 @@ impl Host {
             let now = self.begun.elapsed();
             let Self { secure, machine, peer_life, config, seed, door, malformed, .. } = self;
             let datagram_bytes_max = &mut self.datagram_bytes_max;
-            let received = self.outside.receive(|from, ecn, datagram| {
+            let is_drained = self.outside.receive(|from, ecn, datagram| {
                 let heard = secure.handle_datagram(from, datagram, now);
                 if secure.peer_life() != *peer_life {
                     *peer_life = secure.peer_life();
@@ -218,10 +218,11 @@ impl Host {
                     Err(_) => false,
                 }
             });
-            if received.context("the UDP socket")? == 0 {
+            let is_drained = is_drained.context("the UDP socket")?;
+            self.follow_path();
+            if is_drained {
                 return Ok(false);
             }
-            self.follow_path();
         }
         Ok(true)
     }

@@ -139,6 +139,13 @@ impl Endpoint {
         self.enqueue(class, inner.flow, Content::Packet(packet.to_vec()), now)
     }
 
+    /// Whether so much waits that an inside which can hold packets back should, until this is false:
+    /// what does not fit into the rest is dropped, whatever its class.
+    #[must_use]
+    pub fn is_filling(&self) -> bool {
+        self.sender.queue.bytes() > self.config.limits.queue_bytes / 2
+    }
+
     /// Takes an opaque datagram of the flow `flow` from the inside.
     ///
     /// # Errors

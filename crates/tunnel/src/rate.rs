@@ -310,7 +310,7 @@ impl Rate {
     }
 
     /// When the next datagram of bulk may leave, as far as the rate is concerned.
-    pub fn next_at(&self) -> Duration {
+    pub fn opens_at(&self) -> Duration {
         self.opens_at
     }
 

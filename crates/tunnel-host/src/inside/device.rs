@@ -31,6 +31,8 @@ pub struct Device {
     given: Vec<Vec<u8>>,
     given_count: usize,
     gro: GROTable,
+    /// Nothing is read, so that the kernel holds its senders back.
+    is_paused: bool,
     pub counters: Counters,
 }
 
@@ -65,6 +67,7 @@ impl Device {
             given: (0..GIVEN_MAX).map(|_| Vec::with_capacity(2 * SUPER_BYTES)).collect(),
             given_count: 0,
             gro: GROTable::default(),
+            is_paused: false,
             counters: Counters::default(),
         })
     }
@@ -76,6 +79,10 @@ impl Device {
         now: Duration,
     ) -> io::Result<bool> {
         for _ in 0..CALLS_PER_TURN {
+            self.is_paused = is_ready && machine.is_filling();
+            if self.is_paused {
+                return Ok(false);
+            }
             let read = self.device.recv_multiple(
                 &mut self.super_packet,
                 &mut self.packets,
@@ -107,6 +114,11 @@ impl Device {
             }
         }
         Ok(true)
+    }
+
+    /// Whether packets of the inside wait for room in the machine.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
     /// Adds a packet to those that are given together.

@@ -362,7 +362,7 @@ impl Sender {
     /// From when on the rate lets this class send.
     fn may_send_at(&self, class: Class) -> Duration {
         match class {
-            Class::Bulk => self.rate.next_at(),
+            Class::Bulk => self.rate.opens_at(),
             Class::Now | Class::Soon => self.rate.urgent_at(),
         }
     }

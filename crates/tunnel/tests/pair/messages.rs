@@ -408,9 +408,8 @@ fn the_table_over_many_seeds() {
         let seeds = 100..108;
         let of_seeds: Vec<Outcome> =
             seeds.map(|seed| run(&config, load, independent(0.1), count, seed)).collect();
-        let mean = |of: fn(&Outcome) -> f64| {
-            of_seeds.iter().map(of).sum::<f64>() / of_seeds.len() as f64
-        };
+        let mean =
+            |of: fn(&Outcome) -> f64| of_seeds.iter().map(of).sum::<f64>() / of_seeds.len() as f64;
         let mut delays: Vec<Duration> = of_seeds.iter().flat_map(|it| it.delays.clone()).collect();
         delays.sort_unstable();
         let later = |time| delays.iter().filter(|it| **it > time).count() as f64;
