@@ -1,7 +1,7 @@
 //! Routers that mark instead of dropping (RFC 3168), and paths that make a mess of marks.
 
 use crate::bulk::goodput_of;
-use crate::world::{World, independent, ms};
+use crate::world::{Remark, World, independent, ms};
 use holdfast_tunnel::{Ecn, Inside};
 
 /// 20 Mbit/s and 50 Mbit/s, in bytes per second.
@@ -38,7 +38,7 @@ fn a_marked_datagram_is_answered_before_anything_is_lost() {
 
 #[test]
 fn a_path_that_makes_a_mess_of_marks_is_used_without() {
-    let messes: [(&str, fn(Ecn) -> Option<Ecn>); 3] = [
+    let messes: [(&str, Remark); 3] = [
         ("takes them off", |_| Some(Ecn::NotCapable)),
         ("marks everything", |_| Some(Ecn::Congested)),
         ("drops them", |ecn| (ecn == Ecn::NotCapable).then_some(ecn)),

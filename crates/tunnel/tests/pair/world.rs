@@ -33,6 +33,9 @@ pub fn runs(share: f64, run: f64) -> LossModel {
     LossModel::GilbertElliott { to_bad, to_good, loss_good: 0.0, loss_bad: 1.0 }
 }
 
+/// What a path makes of marks on its way; `None` of what it drops for having one.
+pub type Remark = fn(Ecn) -> Option<Ecn>;
+
 /// One direction.
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -44,8 +47,7 @@ pub struct Link {
     pub rate: Option<(f64, usize)>,
     /// Bytes that wait from which on datagrams that understand marks get one.
     pub marks_from: Option<usize>,
-    /// What the path makes of marks on its way; `None` of what it drops for having one.
-    pub remark: Option<fn(Ecn) -> Option<Ecn>>,
+    pub remark: Option<Remark>,
     pub marked: u64,
     pub jitter: Duration,
     /// Share of datagrams that take 3 ms longer.
