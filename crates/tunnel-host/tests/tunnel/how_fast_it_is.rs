@@ -135,11 +135,18 @@ fn round_trips(bed: &Bed, listen: &str, count: usize) -> Vec<Duration> {
         socket.connect(address).expect("a way");
         socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time");
         let mut rtts = Vec::new();
-        for _ in 0..count {
+        for number in 0..count {
             let sent = Instant::now();
-            socket.send(&[1; 64]).expect("to send");
-            if socket.recv(&mut [0; 64]).is_ok() {
-                rtts.push(sent.elapsed());
+            let mut message = [1; 64];
+            message[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            socket.send(&message).expect("to send");
+            let mut answer = [0; 64];
+            // The answer to an earlier one may come after all.
+            while socket.recv(&mut answer).is_ok() {
+                if answer == message {
+                    rtts.push(sent.elapsed());
+                    break;
+                }
             }
             sleep(Duration::from_millis(1));
         }
