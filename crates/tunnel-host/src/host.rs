@@ -46,6 +46,15 @@ pub struct Host {
     told: Told,
 }
 
+/// What there is to do after a sleep.
+#[derive(Clone, Copy, Debug)]
+struct Awake {
+    has_signal: bool,
+    has_datagrams: bool,
+    has_inside: bool,
+    has_question: bool,
+}
+
 /// What was last written into the log.
 #[derive(Default, PartialEq, Eq)]
 struct Told {
@@ -95,11 +104,11 @@ impl Host {
         let mut is_more = false;
         loop {
             let wake = if is_more { Some(Duration::ZERO) } else { self.wake_at() };
-            self.sleep(signals, wake)?;
-            if signals.have_come() {
+            let awake = self.sleep(signals, wake)?;
+            if awake.has_signal && signals.have_come() {
                 return Ok(());
             }
-            is_more = self.turn()?;
+            is_more = self.turn(awake)?;
         }
     }
 
@@ -123,26 +132,36 @@ impl Host {
     }
 
     /// Waits until something comes or `wake`, which is a time since the begin.
-    fn sleep(&self, signals: &Signals, wake: Option<Duration>) -> Result<()> {
+    fn sleep(&self, signals: &Signals, wake: Option<Duration>) -> Result<Awake> {
         let outside = match self.outside.is_waiting() {
             true => PollFlags::IN | PollFlags::OUT,
             false => PollFlags::IN,
         };
         let mut fds =
             vec![PollFd::new(&self.outside, outside), PollFd::new(signals, PollFlags::IN)];
-        let door = self.door.fds().into_iter().flatten();
-        fds.extend(
-            door.chain(self.control.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-        );
+        let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        fds.extend(self.door.fds().into_iter().flatten().map(watch));
+        let control_at = fds.len();
+        fds.extend(self.control.fds().map(watch));
         let sleep = wake.map_or(SLEEP_MAX, |at| at.saturating_sub(self.now()).min(SLEEP_MAX));
         let timeout = Timespec {
             tv_sec: sleep.as_secs().cast_signed(),
             tv_nsec: sleep.subsec_nanos().into(),
         };
         match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("waiting"),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting"),
         }
+        let has = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
+        let (others, control) = fds.split_at(control_at);
+        let (first, door) = others.split_at(2);
+        let is_due = |at: Duration| at <= self.now();
+        Ok(Awake {
+            has_datagrams: has(&first[..1]),
+            has_signal: has(&first[1..]),
+            has_inside: has(door),
+            has_question: has(control) || self.control.wake_at().is_some_and(is_due),
+        })
     }
 
     /// When the next thing is due, in time since the begin.
@@ -159,13 +178,15 @@ impl Host {
     }
 
     /// Takes what has come and sends what is due; whether there may be more at once.
-    fn turn(&mut self) -> Result<bool> {
-        let mut is_more = self.receive()?;
+    fn turn(&mut self, awake: Awake) -> Result<bool> {
+        let mut is_more = awake.has_datagrams && self.receive()?;
         // What the kernel had no room for goes first.
         let is_stuck = !self.outside.flush();
         let now = self.now();
         let is_ready = self.secure.is_ready(now);
-        is_more |= self.door.take(&mut self.machine, is_ready, now).context("the inside")?;
+        if awake.has_inside || self.door.is_paused() || !is_ready {
+            is_more |= self.door.take(&mut self.machine, is_ready, now).context("the inside")?;
+        }
         self.door.do_due(now);
         self.manager.turn(now);
         self.trial.go(&mut self.machine, now);
@@ -175,7 +196,7 @@ impl Host {
             is_more |= self.send_of_machine(self.now());
         }
         self.outside.flush();
-        self.serve_control();
+        self.serve_control(awake.has_question);
         self.tell();
         Ok(is_more && !self.outside.is_waiting())
     }
@@ -186,7 +207,7 @@ impl Host {
             let now = self.begun.elapsed();
             let Self { secure, machine, peer_life, config, seed, door, malformed, .. } = self;
             let datagram_bytes_max = &mut self.datagram_bytes_max;
-            let received = self.outside.receive(|from, ecn, datagram| {
+            let is_drained = self.outside.receive(|from, ecn, datagram| {
                 let heard = secure.handle_datagram(from, datagram, now);
                 if secure.peer_life() != *peer_life {
                     *peer_life = secure.peer_life();
@@ -204,10 +225,11 @@ impl Host {
                     Err(_) => false,
                 }
             });
-            if received.context("the UDP socket")? == 0 {
+            let is_drained = is_drained.context("the UDP socket")?;
+            self.follow_path();
+            if is_drained {
                 return Ok(false);
             }
-            self.follow_path();
         }
         Ok(true)
     }
@@ -277,9 +299,10 @@ impl Host {
         true
     }
 
-    fn serve_control(&mut self) {
+    fn serve_control(&mut self, has_question: bool) {
         let now = self.now();
-        for question in self.control.take(now) {
+        let questions = if has_question { self.control.take(now) } else { Vec::new() };
+        for question in questions {
             match question {
                 Question::Status => self.secure.probe(now),
                 Question::Test(seconds) => self.trial.begin(seconds, &self.machine, now),

@@ -114,9 +114,15 @@ impl Door {
         }
     }
 
+    /// Whether the inside has something for which there was no room: it is to be asked in each turn.
+    pub fn is_paused(&self) -> bool {
+        matches!(self, Self::Device(device) if device.is_paused())
+    }
+
     /// What is to be watched.
     pub fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
         match self {
+            Self::Device(device) if device.is_paused() => [None, None],
             Self::Device(device) => [Some(device.as_fd()), None],
             Self::Ports(ports) => ports.fds().map(Some),
         }

@@ -88,21 +88,21 @@ impl Outside {
         self.counters
     }
 
-    /// Takes what has come, at most one system call's worth; how many datagrams it was.
+    /// Takes what has come, at most one system call's worth; whether that was all.
     ///
     /// # Errors
     /// As `recvmmsg`, but for those that say that nothing is there.
     pub fn receive(
         &mut self,
         mut take: impl FnMut(SocketAddr, Ecn, &mut [u8]) -> bool,
-    ) -> io::Result<usize> {
+    ) -> io::Result<bool> {
         let mut slices: Vec<IoSliceMut<'_>> =
             self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
         let mut metas = vec![RecvMeta::default(); slices.len()];
         let received = self.state.recv((&self.socket).into(), &mut slices, &mut metas);
         let messages = match received {
             Ok(messages) => messages,
-            Err(error) if is_nothing(&error) => return Ok(0),
+            Err(error) if is_nothing(&error) => return Ok(true),
             Err(error) => return Err(error),
         };
         drop(slices);
@@ -125,7 +125,8 @@ impl Outside {
             }
         }
         self.counters.received += count as u64;
-        Ok(count)
+        // What has come since wakes the loop again.
+        Ok(messages < self.buffers.len())
     }
 
     /// Whether another datagram of so many bytes may join those that wait; if not, they have to be

@@ -293,6 +293,9 @@ impl Decoder {
     }
 
     fn forget_before(&mut self, seq: u64) {
+        if seq <= self.base {
+            return;
+        }
         while self.base < seq {
             match self.slots.pop_front() {
                 Some(Slot::Known(symbol)) => self.bytes -= symbol.len(),

@@ -17,6 +17,7 @@ use crate::api::{Ecn, Inside, Malformed, Outgoing, Refused, StreamError, StreamI
 use crate::assembly::Assembly;
 use crate::config::{DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, INNER_MTU_MAX};
 use crate::decoder::{Decoder, DecoderLimits};
+use crate::ecn::Seen;
 use crate::frame::LANES;
 use crate::header::Learned;
 use crate::inner::{Inner, message_flow};
@@ -27,6 +28,7 @@ use crate::queue::Content;
 use crate::resequence::{Origin, Resequencer};
 use crate::stream::Streams;
 use crate::{Class, Config, Receiving, Redundancy, Report, Sending};
+pub(crate) use acks::ACK_EVERY;
 use acks::Acks;
 use behaviour::Behaviour;
 use send::Sender;
@@ -50,6 +52,7 @@ pub struct Endpoint {
     decoders: [Decoder; LANES],
     observer: Observer,
     seen: Estimate,
+    marks: Seen,
     acks: Acks,
     assembly: Assembly,
     headers: Learned,
@@ -66,6 +69,8 @@ pub struct Endpoint {
     overrun: [u64; LANES],
     received: Received,
     is_closed_by_peer: bool,
+    /// The symbol that is read now, of which only the room lasts.
+    scratch: Vec<u8>,
 }
 
 /// Counts of what came.
@@ -104,6 +109,7 @@ impl Endpoint {
             decoders: std::array::from_fn(|_| Decoder::new(of_decoder)),
             observer: Observer::default(),
             seen: Estimate::default(),
+            marks: Seen::default(),
             acks: Acks::default(),
             headers: Learned::default(),
             assembly: Assembly::new(limits.assembly_bytes),
@@ -117,6 +123,7 @@ impl Endpoint {
             overrun: [0; LANES],
             received: Received::default(),
             is_closed_by_peer: false,
+            scratch: Vec::new(),
             config,
         }
     }
@@ -133,6 +140,13 @@ impl Endpoint {
         let rules = &self.config.rules;
         let class = self.behaviour.class_of(&inner, packet.len(), rules, rate, rtt, now);
         self.enqueue(class, inner.flow, Content::Packet(packet.to_vec()), now)
+    }
+
+    /// Whether so much waits that an inside which can hold packets back should, until this is false:
+    /// what does not fit into the rest is dropped, whatever its class.
+    #[must_use]
+    pub fn is_filling(&self) -> bool {
+        self.sender.queue.bytes() > self.config.limits.queue_bytes / 2
     }
 
     /// Takes an opaque datagram of the flow `flow` from the inside.
@@ -312,6 +326,7 @@ impl Endpoint {
             given_up: sender.lanes.iter().map(|lane| lane.given_up).sum(),
             dropped: sender.queue.dropped,
             marked: sender.queue.marked,
+            congested: sender.marks.congested(),
         }
     }
 

@@ -6,8 +6,9 @@
 //! DATA    = seq 3 | [length varint] | symbol
 //! RIDER   = seq 3 | length varint | symbol           (an earlier symbol once more)
 //! REPAIR  = first 3 | count 1 | row 1 | [length varint] | coded bytes
-//! ACK     = flags 1 | highest 3 | unsettled varint | held varint | [loss] | [bytes 4] | lanes
+//! ACK     = flags 1 | highest 3 | unsettled varint | held varint | [loss] | [marks] | [bytes 4] | lanes
 //!   loss  = settled 3 | lost 3 | runs 3 | burst varint
+//!   marks = capable 3 | congested 3
 //!   lane  = cumulative 3 | rows 1 | bitmap length 1 | bitmap
 //! FLOOR   = seq 3                                    (older symbols are not sent any more)
 //! PING    = token 4                                  (asks for an echo at once)
@@ -57,6 +58,7 @@ const KIND_SHIFT: u32 = 4;
 
 const ACK_LOSS: u8 = 0x08;
 const ACK_BYTES: u8 = 0x10;
+const ACK_MARKS: u8 = 0x20;
 const ACK_LANES: u8 = 0x07;
 
 /// A frame whose bodies lie in the datagram.
@@ -83,6 +85,7 @@ pub(crate) struct Ack<'a> {
     /// For how long the datagram with the highest number was held, in units of 100 µs.
     pub held_100us: u64,
     pub loss: Option<LossCounts>,
+    pub marks: Option<MarkCounts>,
     /// Bytes of plaintext received, truncated to 32 bits.
     pub bytes: Option<u32>,
     pub lanes: [Option<LaneAck<'a>>; LANES],
@@ -97,6 +100,14 @@ pub(crate) struct LossCounts {
     pub runs: u32,
     /// Mean time that a run of more than one covers, in units of 100 µs.
     pub burst_100us: u64,
+}
+
+/// Cumulative counts of datagrams that came with a mark of ECN, and of those of them that had met
+/// congestion, truncated to 24 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MarkCounts {
+    pub capable: u32,
+    pub congested: u32,
 }
 
 /// What is known of one lane's symbols.
@@ -189,6 +200,9 @@ impl<'a> Frames<'a> {
         if flags & ACK_LOSS != 0 {
             let (settled, lost, runs) = (reader.u24()?, reader.u24()?, reader.u24()?);
             ack.loss = Some(LossCounts { settled, lost, runs, burst_100us: reader.varint()? });
+        }
+        if flags & ACK_MARKS != 0 {
+            ack.marks = Some(MarkCounts { capable: reader.u24()?, congested: reader.u24()? });
         }
         if flags & ACK_BYTES != 0 {
             ack.bytes = Some(reader.u32()?);
@@ -284,6 +298,9 @@ impl Ack<'_> {
         if self.loss.is_some() {
             flags |= ACK_LOSS;
         }
+        if self.marks.is_some() {
+            flags |= ACK_MARKS;
+        }
         if self.bytes.is_some() {
             flags |= ACK_BYTES;
         }
@@ -296,6 +313,10 @@ impl Ack<'_> {
             put_u24(out, loss.lost);
             put_u24(out, loss.runs);
             put_varint(out, loss.burst_100us);
+        }
+        if let Some(marks) = self.marks {
+            put_u24(out, marks.capable);
+            put_u24(out, marks.congested);
         }
         if let Some(bytes) = self.bytes {
             out.extend_from_slice(&bytes.to_be_bytes());

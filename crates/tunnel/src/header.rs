@@ -70,28 +70,36 @@ fn take_apart(packet: &[u8]) -> Option<Parts<'_>> {
     Some(Parts { fixed, id, checksum, rest })
 }
 
-/// The packet of its parts; `None` if it would be longer than a packet can be.
-fn put_together(fixed: &[u8], id: u16, checksum: Option<u16>, rest: &[u8]) -> Option<Vec<u8>> {
+/// The header of a packet of its parts; `None` if it would be longer than a packet can be.
+fn header_of(fixed: &[u8], id: u16, checksum: Option<u16>, rest_bytes: usize) -> Option<Vec<u8>> {
     let is_ipv4 = fixed.first()? >> 4 == 4;
     let header = if is_ipv4 { IPV4_HEADER } else { IPV6_HEADER };
     let protocol = *fixed.get(if is_ipv4 { IPV4_PROTOCOL } else { IPV6_PROTOCOL })?;
-    let mut packet = fixed.to_vec();
+    let mut packet = Vec::with_capacity(fixed.len() + UDP_HEADER + rest_bytes);
+    packet.extend_from_slice(fixed);
     if protocol == UDP {
-        let len = u16::try_from(UDP_HEADER + rest.len()).ok()?;
+        let len = u16::try_from(UDP_HEADER + rest_bytes).ok()?;
         packet.extend_from_slice(&len.to_be_bytes());
         packet.extend_from_slice(&checksum.unwrap_or(0).to_be_bytes());
     }
-    packet.extend_from_slice(rest);
+    let bytes = packet.len() + rest_bytes;
     if is_ipv4 {
-        let len = u16::try_from(packet.len()).ok()?;
+        let len = u16::try_from(bytes).ok()?;
         packet[IPV4_LENGTH].copy_from_slice(&len.to_be_bytes());
         packet[IPV4_ID].copy_from_slice(&id.to_be_bytes());
         let checksum = internet_checksum(&packet[..IPV4_HEADER]);
         packet[IPV4_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
     } else {
-        let len = u16::try_from(packet.len() - header).ok()?;
+        let len = u16::try_from(bytes - header).ok()?;
         packet[IPV6_LENGTH].copy_from_slice(&len.to_be_bytes());
     }
+    Some(packet)
+}
+
+/// The packet of its parts; `None` as [`header_of`].
+fn put_together(fixed: &[u8], id: u16, checksum: Option<u16>, rest: &[u8]) -> Option<Vec<u8>> {
+    let mut packet = header_of(fixed, id, checksum, rest.len())?;
+    packet.extend_from_slice(rest);
     Some(packet)
 }
 
@@ -132,7 +140,7 @@ pub(crate) struct Defined {
 
 impl Defined {
     /// How to send a packet.
-    pub fn encode(&mut self, packet: Vec<u8>) -> Encoded {
+    pub fn encode(&mut self, mut packet: Vec<u8>) -> Encoded {
         let Some(parts) = take_apart(&packet) else { return Encoded::Whole(packet) };
         let Some((number, is_confirmed)) = self.numbers.get(&parts.fixed).copied() else {
             let number = self.define(parts.fixed);
@@ -142,11 +150,14 @@ impl Defined {
             return Encoded::Defining(number, packet);
         }
         let Parts { fixed, id, checksum, rest } = parts;
-        if put_together(&fixed, id, checksum, rest).as_ref() != Some(&packet) {
+        let (rest_at, rest_bytes) = (packet.len() - rest.len(), rest.len());
+        let header = header_of(&fixed, id, checksum, rest_bytes);
+        if header.as_deref() != packet.get(..rest_at) {
             return Encoded::Whole(packet);
         }
+        packet.drain(..rest_at);
         let id = (id != 0).then_some(id);
-        Encoded::Short { number, id, checksum, rest: rest.to_vec() }
+        Encoded::Short { number, id, checksum, rest: packet }
     }
 
     fn define(&mut self, fixed: Fixed) -> u64 {

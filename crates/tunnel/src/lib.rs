@@ -15,6 +15,7 @@ mod api;
 mod assembly;
 mod config;
 mod decoder;
+mod ecn;
 mod endpoint;
 mod frame;
 #[cfg(all(feature = "secure", any(test, fuzzing)))]

@@ -53,6 +53,11 @@ impl Observer {
         self.settled
     }
 
+    /// All numbers that did not come in time.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
     /// Notes a datagram; whether its number is the highest so far.
     pub fn arrives(&mut self, number: u64, now: Duration) -> bool {
         self.received += 1;

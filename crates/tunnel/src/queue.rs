@@ -95,6 +95,8 @@ struct OfClass {
     flows: HashMap<u64, Flow>,
     /// Flows with packets, in the order of their turns.
     turns: VecDeque<u64>,
+    /// The length of the packet that leaves next.
+    next_len: Option<usize>,
     bytes: usize,
 }
 
@@ -141,9 +143,8 @@ impl Queue {
             return false;
         }
         let of_class = &mut self.classes[class.index()];
-        let is_new = !of_class.flows.contains_key(&flow);
         // Flows beyond the limit share queues.
-        let shared = is_new && of_class.flows.len() >= self.flows_max;
+        let shared = of_class.flows.len() >= self.flows_max && !of_class.flows.contains_key(&flow);
         let flow = if shared { flow % self.flows_max.max(1) as u64 } else { flow };
         let queue = of_class.flows.entry(flow).or_default();
         if queue.waiting.is_empty() {
@@ -152,6 +153,7 @@ impl Queue {
         queue.waiting.push_back((now, content));
         queue.bytes += len;
         of_class.bytes += len;
+        of_class.next_len = of_class.next_len.or(Some(len));
         self.bytes += len;
         self.packets += 1;
         true
@@ -159,9 +161,7 @@ impl Queue {
 
     /// The length of the packet that leaves next.
     pub fn peek_len(&self, class: Class) -> Option<usize> {
-        let of_class = &self.classes[class.index()];
-        let flow = of_class.flows.get(of_class.turns.front()?)?;
-        flow.waiting.front().map(|(_, content)| content.len())
+        self.classes[class.index()].next_len
     }
 
     /// The next packet, and for how long it waited.
@@ -205,6 +205,8 @@ impl OfClass {
             flow.deficit += QUANTUM_BYTES;
             self.turns.rotate_left(1);
         }
+        let next = self.turns.front().and_then(|id| self.flows.get(id));
+        self.next_len = next.and_then(|flow| Some(flow.waiting.front()?.1.len()));
     }
 }
 

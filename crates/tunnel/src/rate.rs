@@ -9,13 +9,16 @@
 //! way to it.
 
 use crate::PathLoss;
+use crate::endpoint::ACK_EVERY;
 use crate::rtt::Rtt;
 use crate::wire::completed;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Rounds for which a delivery rate counts.
+/// Rounds for which a delivery rate counts, and the time at least: on a path of less than a
+/// millisecond ten rounds are over before a host's scheduler has given everybody his turn.
 const RATE_ROUNDS: u64 = 10;
+const RATE_LASTS: Duration = Duration::from_millis(100);
 /// 2 / ln 2: doubles the delivery rate each round.
 const STARTUP_GAIN: f64 = 2.885;
 /// Growth below which a round of the start has found nothing, and so many such rounds end it.
@@ -25,10 +28,14 @@ const STARTUP_ROUNDS: u32 = 3;
 const DRAIN_ROUNDS: u32 = 3;
 /// Gains of a cycle, a round each.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Such a round lasts as long at least: what it brings has to show in acknowledgements.
+const CYCLE_ROUND_MIN: Duration = Duration::from_millis(5);
 /// The round of a cycle in which the queue of the one before is emptied.
 const DRAIN_AT: usize = 1;
 /// A round trip that is no longer than this part of the least has met no queue.
 const EMPTY_RTT: f64 = 1.05;
+/// A round trip that is longer by less than this tells of schedulers, not of a queue.
+const NOISE: Duration = Duration::from_micros(500);
 /// The gain while that takes longer than a round.
 const DRAIN_GAIN: f64 = 0.9;
 /// The gain of the two rounds in which the path's own loss is measured.
@@ -62,6 +69,9 @@ const INITIAL_WINDOW_BYTES: f64 = 16.0 * 1500.0;
 const WINDOW_GAIN: f64 = 2.0;
 /// Time for which unused credit counts: wake-ups are late.
 const CREDIT: Duration = Duration::from_millis(2);
+/// Time for which datagrams of bulk are collected before they leave together: at 2 Gbit/s they are
+/// 6 µs apart, and neither a timer nor a system call is as cheap as that.
+const QUANTUM: Duration = Duration::from_micros(200);
 /// Bytes, and the time at most, that urgent datagrams may be ahead of the rate.
 const URGENT_BYTES: f64 = 64.0 * 1024.0;
 const URGENT_AHEAD: Duration = Duration::from_millis(50);
@@ -85,6 +95,14 @@ struct Sent {
     is_low: bool,
 }
 
+/// How fast something was delivered, and when that was found.
+#[derive(Clone, Copy, Debug)]
+struct Delivery {
+    round: u64,
+    at: Duration,
+    bytes_per_s: f64,
+}
+
 /// The tunnel's share of a path that others use too.
 #[derive(Clone, Copy, Debug)]
 struct Cap {
@@ -93,6 +111,8 @@ struct Cap {
     since: Duration,
     /// Bytes that may be on their way now.
     window: f64,
+    /// A router has asked for it: no measurement of losses says otherwise.
+    is_asked_for: bool,
 }
 
 /// Losses of some rounds.
@@ -125,6 +145,8 @@ pub(crate) struct News {
     pub lost: f64,
     /// Loss on average.
     pub loss: f64,
+    /// Datagrams came with a mark of congestion.
+    pub is_congested: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -138,8 +160,8 @@ pub(crate) struct Rate {
     sent_bytes: u64,
     delivered: u64,
     delivered_at: Duration,
-    /// Rounds and delivery rates in bytes per second, the rates falling.
-    rates: VecDeque<(u64, f64)>,
+    /// Delivery rates that count, falling.
+    rates: VecDeque<Delivery>,
     round: u64,
     round_ends: u64,
     /// The best rate of the start, and the rounds since; `None` when it is over.
@@ -165,6 +187,9 @@ pub(crate) struct Rate {
     /// Losses of datagrams before this number were answered.
     answered: u64,
     next_at: Duration,
+    /// When there is room for a quantum of bulk again, and for an urgent datagram.
+    opens_at: Duration,
+    urgent_at: Duration,
     rtt: Rtt,
     is_limited: bool,
 }
@@ -199,6 +224,8 @@ impl Rate {
             cap: None,
             answered: 0,
             next_at: now,
+            opens_at: now,
+            urgent_at: now,
             rtt: Rtt::default(),
             is_limited: true,
         }
@@ -225,7 +252,7 @@ impl Rate {
 
     /// The highest rate of the last rounds.
     fn best(&self) -> f64 {
-        self.rates.front().map_or(0.0, |rate| rate.1)
+        self.rates.front().map_or(0.0, |rate| rate.bytes_per_s)
     }
 
     fn is_low(&self) -> bool {
@@ -256,7 +283,7 @@ impl Rate {
     /// The factor that makes good for the path's loss.
     fn compensation(&self) -> f64 {
         let least = self.rtt.least().as_secs_f64();
-        if self.rtt.smoothed().as_secs_f64() > QUEUE_RTT * least {
+        if self.rtt.smoothed().as_secs_f64() > queue_from(QUEUE_RTT, least) {
             return 1.0;
         }
         1.0 / (1.0 - self.path_loss().min(COMPENSATED_MAX))
@@ -264,14 +291,17 @@ impl Rate {
 
     /// Whether the last round trip was so many times the least.
     fn has_queue_of(&self, factor: f64) -> bool {
-        self.rtt.latest().as_secs_f64() > factor * self.rtt.least().as_secs_f64()
+        self.rtt.latest().as_secs_f64() > queue_from(factor, self.rtt.least().as_secs_f64())
     }
 
+    /// Bytes that may be on their way, as far as acknowledgements tell: what arrives in the pause
+    /// between two of them counts as on its way, too.
     fn window(&self) -> f64 {
+        let untold = self.delivery() * ACK_EVERY.as_secs_f64();
         if let Some(cap) = self.cap {
-            return cap.window;
+            return cap.window + untold;
         }
-        let product = self.delivery() * self.rtt.least().as_secs_f64();
+        let product = self.delivery() * self.rtt.least().as_secs_f64() + untold;
         let gain = if self.startup.is_some() { STARTUP_GAIN } else { WINDOW_GAIN };
         let compensated = gain * product / (1.0 - self.path_loss().min(COMPENSATED_MAX));
         compensated.max(2.0 * INITIAL_WINDOW_BYTES)
@@ -282,18 +312,14 @@ impl Rate {
         (self.inflight as f64) < self.window()
     }
 
-    /// When the next datagram may leave, as far as the rate is concerned.
-    pub fn next_at(&self) -> Duration {
-        self.next_at
+    /// When the next datagram of bulk may leave, as far as the rate is concerned.
+    pub fn opens_at(&self) -> Duration {
+        self.opens_at
     }
 
     /// When an urgent datagram may leave: it may be ahead of the rate, and what follows pays for it.
     pub fn urgent_at(&self) -> Duration {
-        self.next_at.saturating_sub(self.urgent_ahead())
-    }
-
-    fn urgent_ahead(&self) -> Duration {
-        Duration::from_secs_f64(URGENT_BYTES / self.pacing()).min(URGENT_AHEAD)
+        self.urgent_at
     }
 
     /// Whether there was too little to send lately.
@@ -322,10 +348,17 @@ impl Rate {
         if self.log.len() > LOG_MAX {
             self.forget_first();
         }
-        let takes = Duration::from_secs_f64(bytes as f64 / self.pacing());
+        let pacing = self.pacing();
+        let takes = Duration::from_secs_f64(bytes as f64 / pacing);
+        let ahead = Duration::from_secs_f64(URGENT_BYTES / pacing).min(URGENT_AHEAD);
         self.next_at = self.next_at.max(now.saturating_sub(CREDIT)) + takes;
         // What urgent datagrams took must be paid back, but not without end.
-        self.next_at = self.next_at.min(now + takes + self.urgent_ahead());
+        self.next_at = self.next_at.min(now + takes + ahead);
+        self.urgent_at = self.next_at.saturating_sub(ahead);
+        self.opens_at = match self.next_at > now {
+            true => self.next_at + QUANTUM.saturating_sub(takes),
+            false => self.next_at,
+        };
     }
 
     fn forget_first(&mut self) {
@@ -353,9 +386,12 @@ impl Rate {
             self.round_ends = self.first + self.log.len() as u64;
             self.end_round(now);
         }
-        let is_overflow = self.has_queue_of(QUEUE_RTT) && self.path_loss() < LOSS_MIN;
-        if news.lost > 0.0 && is_overflow && news.highest >= self.answered {
-            self.give_way(now);
+        let is_overflow = self.mode == PathLoss::Measure
+            && self.has_queue_of(QUEUE_RTT)
+            && self.path_loss() < LOSS_MIN;
+        let has_overflown = news.lost > 0.0 && is_overflow;
+        if (has_overflown || news.is_congested) && news.highest >= self.answered {
+            self.give_way(news.is_congested, now);
         }
         self.regrow(now);
         if self.startup.is_none() {
@@ -385,15 +421,14 @@ impl Rate {
     }
 
     /// Answers congestion as CUBIC does (RFC 9438 §4.6), once per round trip, so that the tunnel
-    /// gets what one plain flow gets.
-    fn give_way(&mut self, now: Duration) {
-        if self.mode == PathLoss::Assume {
-            return;
-        }
+    /// gets what one plain flow gets. A mark is answered as a loss is (RFC 3168 §5), also where all
+    /// loss is the path's: no path marks by mistake.
+    fn give_way(&mut self, is_asked_for: bool, now: Duration) {
         let rate = self.delivery();
         let round = self.rtt.smoothed().as_secs_f64();
         let window_max = rate * round;
-        self.cap = Some(Cap { window_max, since: now, window: window_max * CUBIC_BETA });
+        let window = window_max * CUBIC_BETA;
+        self.cap = Some(Cap { window_max, since: now, window, is_asked_for });
         self.answered = self.first + self.log.len() as u64;
         (self.startup, self.drains_until) = (None, None);
     }
@@ -428,16 +463,16 @@ impl Rate {
             return;
         }
         let rate = delivered.saturating_sub(sent.delivered) as f64 / took.as_secs_f64();
-        if sent.is_limited && rate <= self.rates.front().map_or(0.0, |best| best.1) {
+        if sent.is_limited && rate <= self.best() {
             return;
         }
-        while self.rates.back().is_some_and(|(_, lower)| *lower <= rate) {
+        while self.rates.back().is_some_and(|lower| lower.bytes_per_s <= rate) {
             self.rates.pop_back();
         }
-        self.rates.push_back((self.round, rate));
-        while self.rates.len() > 1
-            && self.rates.front().is_some_and(|(round, _)| round + RATE_ROUNDS < self.round)
-        {
+        self.rates.push_back(Delivery { round: self.round, at: now, bytes_per_s: rate });
+        let round = self.round;
+        let is_old = |it: &Delivery| it.round + RATE_ROUNDS < round && it.at + RATE_LASTS < now;
+        while self.rates.len() > 1 && self.rates.front().is_some_and(is_old) {
             self.rates.pop_front();
         }
     }
@@ -469,7 +504,8 @@ impl Rate {
             (self.cycle_at, self.cycle_since, self.low_in) = (1, now, 0);
         }
         let is_drained = self.drained > 0 && !self.has_queue_of(EMPTY_RTT);
-        if !is_drained && now.saturating_sub(self.cycle_since) < self.rtt.smoothed() {
+        let round = self.rtt.smoothed().max(CYCLE_ROUND_MIN);
+        if !is_drained && now.saturating_sub(self.cycle_since) < round {
             return;
         }
         if self.has_queue_of(EMPTY_RTT) && self.cycle_at == DRAIN_AT && self.drained < DRAIN_ROUNDS
@@ -505,14 +541,14 @@ impl Rate {
         let spread = (high.max(LOSS_MIN) * (1.0 - high) * samples).sqrt();
         let is_congested = high - base > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
         if is_congested {
-            self.give_way(now);
+            self.give_way(false, now);
             (self.low_every, self.low_in) = (1, 0);
             self.high = Tally::default();
         }
         if self.has_low && !is_congested && self.path_loss > LOSS_MIN {
             // All of it is the path's, also what was taken for overflow before.
             self.path_loss = self.loss;
-            self.cap = None;
+            self.cap = self.cap.filter(|cap| cap.is_asked_for);
         }
         if !is_congested && self.loss > LOSS_MIN {
             if was_low {
@@ -529,6 +565,11 @@ impl Rate {
         self.quiet.age();
         self.high.age();
     }
+}
+
+/// From which round trip on a queue is behind it, in seconds.
+fn queue_from(factor: f64, least: f64) -> f64 {
+    (factor * least).max(least + NOISE.as_secs_f64())
 }
 
 /// The counts that are new in `counts`, as [`News`] wants them.

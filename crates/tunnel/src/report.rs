@@ -51,6 +51,8 @@ pub struct Sending {
     pub dropped: u64,
     /// Packets marked by it instead (ECN).
     pub marked: u64,
+    /// Datagrams that the path has marked instead of dropping them: each tells the rate to give way.
+    pub congested: u64,
 }
 
 /// The redundancy of one class.

@@ -384,6 +384,7 @@ impl Streams {
             let is_last = len + varint_len(len as u64) > room;
             let ends = sending.is_finished && end == sending.end();
             sending.end_sent |= ends;
+            out.reserve(around + len + varint_len(len as u64));
             put_piece(sending, flipped(id), (offset, end), ends, is_last, out);
             pieces.push(Piece { stream: id, kind: PieceKind::Data { offset, len, end: ends } });
             self.take_turn(id);

@@ -32,6 +32,8 @@ pub struct Device {
     given_count: usize,
     gro: GROTable,
     mtu: usize,
+    /// Nothing is read, so that the kernel holds its senders back.
+    is_paused: bool,
     pub counters: Counters,
 }
 
@@ -67,6 +69,7 @@ impl Device {
             given_count: 0,
             gro: GROTable::default(),
             mtu: packet_bytes,
+            is_paused: false,
             counters: Counters::default(),
         })
     }
@@ -78,6 +81,10 @@ impl Device {
         now: Duration,
     ) -> io::Result<bool> {
         for _ in 0..CALLS_PER_TURN {
+            self.is_paused = is_ready && machine.is_filling();
+            if self.is_paused {
+                return Ok(false);
+            }
             let read = self.device.recv_multiple(
                 &mut self.super_packet,
                 &mut self.packets,
@@ -110,6 +117,11 @@ impl Device {
             }
         }
         Ok(true)
+    }
+
+    /// Whether packets of the inside wait for room in the machine.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
     /// Adds a packet to those that are given together.

@@ -13,6 +13,7 @@ mod an_end_may_move;
 mod any_traffic_goes_through;
 mod connections_are_spliced;
 mod ends_may_die;
+mod how_fast_it_is;
 mod mistakes_are_told;
 mod ports_need_no_root;
 mod strangers_change_nothing;

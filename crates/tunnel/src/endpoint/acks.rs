@@ -6,19 +6,24 @@
 //! without being asked.
 
 use crate::decoder::Decoder;
-use crate::frame::{BITMAP_BYTES_MAX, LANES, LossCounts};
+use crate::frame::{BITMAP_BYTES_MAX, LANES, LossCounts, MarkCounts};
 use std::time::Duration;
 
-/// Least time between acknowledgements.
-pub(super) const ACK_EVERY: Duration = Duration::from_millis(2);
+/// Least time between acknowledgements, but for those of many datagrams.
+pub(crate) const ACK_EVERY: Duration = Duration::from_millis(2);
 /// How long an acknowledgement waits that the sender does not wait for.
 pub(super) const PATIENT_DELAY: Duration = Duration::from_millis(100);
 /// Datagrams after which it is due all the same.
 const PATIENT_DATAGRAMS: u32 = 256;
+/// Datagrams of others after which it does not wait: on a fast path 2 ms are thousands.
+const BUSY_DATAGRAMS: u32 = 64;
 /// How long redundancy that is on its way may take to fill a gap.
 const GAP_PATIENCE: Duration = Duration::from_micros(2500);
 /// How often news of a lane are told.
 const TOLD: u8 = 2;
+/// Datagrams with a mark of ECN of which the sender is told though nothing was congested: it has to
+/// learn that marks arrive.
+const MARKS_TOLD: u32 = 256;
 /// Settled datagrams after which the counts are told again though nothing was lost.
 const COUNTS_EVERY: u32 = 32;
 
@@ -31,6 +36,7 @@ pub(super) struct Acks {
     /// How often the news of each lane are still to be told.
     news: [u8; LANES],
     told: LossCounts,
+    told_marks: Option<MarkCounts>,
     /// Datagrams since the last acknowledgement.
     datagrams: u32,
     /// When the datagram with the highest number came.
@@ -47,7 +53,11 @@ impl Acks {
         self.news[lane] = TOLD;
         self.datagrams += 1;
         let may_wait = patient && self.datagrams < PATIENT_DATAGRAMS;
-        let at = if may_wait { now + PATIENT_DELAY } else { now.max(self.last + ACK_EVERY) };
+        let at = match may_wait {
+            true => now + PATIENT_DELAY,
+            false if self.datagrams >= BUSY_DATAGRAMS => now,
+            false => now.max(self.last + ACK_EVERY),
+        };
         Self::want(&mut self.due, at);
     }
 
@@ -58,6 +68,11 @@ impl Acks {
         } else {
             Self::want(&mut self.due, now);
         }
+    }
+
+    /// A datagram has met congestion: the sender has to hear of it before its next round.
+    pub fn congested(&mut self, now: Duration) {
+        Self::want(&mut self.due, now.max(self.last + ACK_EVERY));
     }
 
     /// Whether an acknowledgement must be sent now, alone if need be.
@@ -91,10 +106,22 @@ impl Acks {
         (counts.lost != self.told.lost || passed >= COUNTS_EVERY).then_some(counts)
     }
 
+    /// The marks that go along: at once if congestion is new, and with the counts as long as the
+    /// sender may not know what it has to, since acknowledgements get lost.
+    pub fn marks(&self, marks: Option<MarkCounts>, has_counts: bool) -> Option<MarkCounts> {
+        let congested = |marks: Option<MarkCounts>| marks.map_or(0, |it| it.congested);
+        let is_new = congested(marks) != congested(self.told_marks);
+        marks.filter(|it| {
+            let is_of_use = it.congested > 0 || it.capable < MARKS_TOLD;
+            is_new || has_counts && is_of_use
+        })
+    }
+
     /// Notes what was told.
-    pub fn told(&mut self, counts: Option<LossCounts>, now: Duration) {
+    pub fn told(&mut self, counts: Option<LossCounts>, marks: Option<MarkCounts>, now: Duration) {
         (self.due, self.gap_due, self.last, self.datagrams) = (None, None, now, 0);
         self.told = counts.unwrap_or(self.told);
+        self.told_marks = marks.or(self.told_marks);
         for news in &mut self.news {
             *news = news.saturating_sub(1);
         }

@@ -80,6 +80,7 @@ impl Sender {
             bodies.push(body);
         }
         let count = bodies.len();
+        symbol.reserve(used);
         for (at, body) in bodies.iter().enumerate() {
             body.item().put(symbol, at + 1 == count);
         }

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// Weight of the past in the longest time that a repair took: an eighth is forgotten per repair.
 const REPAIR_AGES: u32 = 8;
 
+/// Datagrams without a loss that are averaged together: an average is dear.
+const NOTED_TOGETHER: u64 = 16;
+
 /// What the frames of one datagram are about.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -48,6 +51,9 @@ impl Endpoint {
         self.received.wire_bytes += (plaintext.len() + send::WIRE_BYTES) as u64;
         if self.observer.arrives(number, now) {
             self.acks.highest_at = now;
+        }
+        if self.marks.note(ecn) {
+            self.acks.congested(now);
         }
         let mut seen = Seen::default();
         for frame in Frames::new(plaintext) {
@@ -115,7 +121,10 @@ impl Endpoint {
     pub(super) fn settle(&mut self, now: Duration) {
         let before = self.seen.lost();
         self.observer.settle(now);
-        self.seen.note(self.observer.counts());
+        let passed = self.observer.settled() - self.seen.settled();
+        if self.observer.lost() != before || passed >= NOTED_TOGETHER {
+            self.seen.note(self.observer.counts());
+        }
         if self.seen.lost() > before {
             let is_bulk = self.acks.has_news(Class::Bulk.index());
             let is_soon = self.acks.has_news(Class::Soon.index());
@@ -134,13 +143,14 @@ impl Endpoint {
         let mut learned: Vec<_> =
             std::iter::from_fn(|| self.decoders[lane].poll_learned()).collect();
         learned.sort_unstable_by_key(|(seq, _)| *seq);
+        let mut symbol = std::mem::take(&mut self.scratch);
         for (seq, how) in learned {
-            let symbol = self.decoders[lane].symbol(seq).map(<[u8]>::to_vec);
             self.received.ahead += u64::from(how == How::Decoded);
-            if let Some(symbol) = symbol {
-                self.symbol(Origin { lane, seq }, &symbol, ecn, now);
-            }
+            symbol.clear();
+            symbol.extend_from_slice(self.decoders[lane].symbol(seq).unwrap_or_default());
+            self.symbol(Origin { lane, seq }, &symbol, ecn, now);
         }
+        self.scratch = symbol;
         self.decoders[lane].prune();
         let has_hole = self.decoders[lane].cumulative() < self.decoders[lane].top();
         match (has_hole, self.hole_since[lane]) {
@@ -174,14 +184,14 @@ impl Endpoint {
     fn item(&mut self, origin: Origin, item: Item<'_>, ecn: Ecn, now: Duration) {
         let class = Class::ALL[origin.lane];
         match item {
-            Item::Packet(packet) => self.packet(origin, packet, ecn, now),
+            Item::Packet(packet) => self.packet(origin, packet.to_vec(), ecn, now),
             Item::Define { number, packet } => {
                 self.headers.learn(number, packet);
-                self.packet(origin, packet, ecn, now);
+                self.packet(origin, packet.to_vec(), ecn, now);
             }
             Item::Short { number, id, checksum, rest } => {
                 match self.headers.restore(number, id, checksum, rest) {
-                    Some(packet) => self.packet(origin, &packet, ecn, now),
+                    Some(packet) => self.packet(origin, packet, ecn, now),
                     None => self.received.limited += 1,
                 }
             }
@@ -198,9 +208,9 @@ impl Endpoint {
         }
     }
 
-    fn packet(&mut self, origin: Origin, packet: &[u8], ecn: Ecn, now: Duration) {
-        let inner = Inner::parse(packet);
-        let packet = decapsulated(packet.to_vec(), ecn);
+    fn packet(&mut self, origin: Origin, packet: Vec<u8>, ecn: Ecn, now: Duration) {
+        let inner = Inner::parse(&packet);
+        let packet = decapsulated(packet, ecn);
         let Some((flow, order)) = inner.and_then(|inner| Some((inner.flow, inner.tcp?))) else {
             self.hand_in(Inside::Packet(packet));
             return;
@@ -245,6 +255,9 @@ impl Endpoint {
             sender.estimate.note(counts);
         }
         let after = (sender.estimate.settled(), sender.estimate.lost());
+        // Without counts of losses those of marks are left out, too, while nothing is new.
+        let is_told = ack.loss.is_some() || ack.marks.is_some();
+        let is_congested = is_told && sender.marks.told(ack.marks, settled);
         if is_new {
             sender.highest_acked = Some(highest);
             let (newly_settled, lost) = settled_and_lost(before, after);
@@ -255,6 +268,7 @@ impl Endpoint {
                 settled: newly_settled,
                 lost,
                 loss: sender.estimate.loss(),
+                is_congested,
             };
             sender.rate.acknowledged(&news, now);
         }

@@ -5,7 +5,8 @@ use super::acks::bitmap;
 use super::acks::{ACK_EVERY, PATIENT_DELAY};
 use super::guard::{Guard, TOKENS_FIRST, TOKENS_MAX};
 use super::pack::Ready;
-use crate::api::{Ecn, Outgoing};
+use crate::api::Outgoing;
+use crate::ecn::Marks;
 use crate::frame::{Ack, CODED_LENGTH_BYTES, DATA_BYTES, Frame, LANES, LaneAck, REPAIR_BYTES};
 use crate::header::Defined;
 use crate::loss::Estimate;
@@ -23,7 +24,7 @@ use std::time::Duration;
 /// Bytes around a plaintext on the wire: IPv4 and UDP 28, the sealing 24.
 pub(super) const WIRE_BYTES: usize = 52;
 /// Room that an acknowledgement without bitmaps needs.
-const ACK_ROOM: usize = 48;
+const ACK_ROOM: usize = 54;
 /// Bytes of packets that may wait as cells of a lane.
 const BACKLOG_BYTES: usize = 3000;
 
@@ -46,6 +47,7 @@ pub(super) struct Sender {
     pub planner: Planner,
     pub estimate: Estimate,
     pub rate: Rate,
+    pub marks: Marks,
     pub next_number: u64,
     pub highest_acked: Option<u64>,
     /// Bytes of redundancy that the cap allows.
@@ -83,6 +85,7 @@ impl Sender {
             planner: Planner::default(),
             estimate: Estimate::default(),
             rate: Rate::new(config.path_loss, now),
+            marks: Marks::default(),
             next_number: 0,
             highest_acked: None,
             tokens: TOKENS_FIRST,
@@ -238,6 +241,7 @@ impl Endpoint {
             return;
         }
         let counts = self.acks.counts(self.observer.counts());
+        let marks = self.acks.marks(self.marks.counts(), counts.is_some());
         let with_bytes = self.acks.has_news(Class::Bulk.index()) || counts.is_some();
         let mut maps: [Vec<u8>; LANES] = Default::default();
         let lanes = (0..LANES).filter(|lane| self.acks.has_news(*lane));
@@ -254,6 +258,7 @@ impl Endpoint {
             unsettled: next - self.observer.settled(),
             held_100us: now.saturating_sub(self.acks.highest_at).as_micros() as u64 / 100,
             loss: counts,
+            marks,
             bytes: with_bytes.then_some(self.received.wire_bytes as u32),
             ..Ack::default()
         };
@@ -267,7 +272,7 @@ impl Endpoint {
         let before = out.len();
         Frame::Ack(ack).put(out, false);
         self.sender.counts.ack_bytes += (out.len() - before) as u64;
-        self.acks.told(counts, now);
+        self.acks.told(counts, marks, now);
     }
 
     fn put_main(&mut self, main: Main, out: &mut Vec<u8>, now: Duration) {
@@ -357,7 +362,7 @@ impl Sender {
     /// From when on the rate lets this class send.
     fn may_send_at(&self, class: Class) -> Duration {
         match class {
-            Class::Bulk => self.rate.next_at(),
+            Class::Bulk => self.rate.opens_at(),
             Class::Now | Class::Soon => self.rate.urgent_at(),
         }
     }
@@ -395,9 +400,7 @@ impl Sender {
         self.next_number += 1;
         self.counts.bytes += out.len() as u64;
         self.rate.sent((out.len() + WIRE_BYTES) as u64, is_answered, now);
-        // The tunnel answers marks itself: they reach it in the peer's acknowledgements as loss
-        // does. Until they do, its datagrams do not claim to understand them (RFC 6040 §4.1).
-        Outgoing { number, ecn: Ecn::NotCapable }
+        Outgoing { number, ecn: self.marks.next(number) }
     }
 
     fn put_floors(&mut self, room: usize, out: &mut Vec<u8>) {

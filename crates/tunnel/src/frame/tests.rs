@@ -1,13 +1,16 @@
 use super::*;
 use proptest::prelude::*;
 
+/// What an acknowledgement may count.
+type Counts = (Option<LossCounts>, Option<MarkCounts>, Option<u32>);
+
 /// A frame with bodies of its own.
 #[derive(Clone, Debug)]
 enum Owned {
     Data(usize, bool, u32, Vec<u8>),
     Rider(usize, u32, Vec<u8>),
     Repair(usize, bool, u32, u8, u8, Vec<u8>),
-    Ack(u32, u64, u64, Option<LossCounts>, Option<u32>, [Option<(u32, u8, Vec<u8>)>; LANES]),
+    Ack(u32, u64, u64, Counts, [Option<(u32, u8, Vec<u8>)>; LANES]),
     Floor(usize, u32),
     Ping(u32),
     Echo(u32),
@@ -29,13 +32,14 @@ impl Owned {
                 row: *row,
                 coded,
             },
-            Self::Ack(highest, unsettled, held_100us, loss, bytes, lanes) => {
+            Self::Ack(highest, unsettled, held_100us, (loss, marks, bytes), lanes) => {
                 let lane = |of_lane: &'_ Option<(u32, u8, Vec<u8>)>| of_lane.is_some();
                 let mut ack = Ack {
                     highest: *highest,
                     unsettled: *unsettled,
                     held_100us: *held_100us,
                     loss: *loss,
+                    marks: *marks,
                     bytes: *bytes,
                     ..Ack::default()
                 };
@@ -72,11 +76,11 @@ fn an_ack() -> impl Strategy<Value = Owned> {
     let lane = || prop::option::of((u24(), any::<u8>(), bytes(0..BITMAP_BYTES_MAX + 1)));
     let lanes = (lane(), lane(), lane()).prop_map(|(a, b, c)| [a, b, c]);
     let head = (u24(), 0u64..10_000, 0u64..100_000);
-    (head, prop::option::of(loss), prop::option::of(any::<u32>()), lanes).prop_map(
-        |((highest, unsettled, held), loss, bytes, lanes)| {
-            Owned::Ack(highest, unsettled, held, loss, bytes, lanes)
-        },
-    )
+    let marks = (u24(), u24()).prop_map(|(capable, congested)| MarkCounts { capable, congested });
+    let counts = (prop::option::of(loss), prop::option::of(marks), prop::option::of(any::<u32>()));
+    (head, counts, lanes).prop_map(|((highest, unsettled, held), counts, lanes)| {
+        Owned::Ack(highest, unsettled, held, counts, lanes)
+    })
 }
 
 fn a_frame() -> impl Strategy<Value = Owned> {

@@ -65,17 +65,16 @@ impl Competitor {
         self.last_ack + TIMEOUT
     }
 
-    pub fn acknowledged(&mut self, seq: u64, now: Duration) {
+    /// An acknowledgement, perhaps of a packet that met congestion (RFC 3168 §6.1.2).
+    pub fn acknowledged(&mut self, seq: u64, is_marked: bool, now: Duration) {
         self.last_ack = now;
         self.outstanding.remove(&seq);
         while let Some(&first) = self.outstanding.first().filter(|it| **it + OVERTAKEN <= seq) {
             self.outstanding.remove(&first);
-            if first >= self.recover {
-                self.recover = self.next;
-                self.window_max = self.window;
-                self.window = (self.window * BETA).max(2.0);
-                (self.threshold, self.epoch) = (self.window, None);
-            }
+            self.give_way(first);
+        }
+        if is_marked {
+            self.give_way(seq);
         }
         if self.window < self.threshold {
             self.window += 1.0;
@@ -90,6 +89,16 @@ impl Competitor {
         let target = cubic.max(reno);
         if target > self.window {
             self.window += (target - self.window) / self.window;
+        }
+    }
+
+    /// Answers what has happened to a packet, once per round trip.
+    fn give_way(&mut self, seq: u64) {
+        if seq >= self.recover {
+            self.recover = self.next;
+            self.window_max = self.window;
+            self.window = (self.window * BETA).max(2.0);
+            (self.threshold, self.epoch) = (self.window, None);
         }
     }
 }

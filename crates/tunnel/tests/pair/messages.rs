@@ -375,3 +375,57 @@ fn the_cap_on_redundancy_is_hard() {
         assert!(sending.redundant_bytes as f64 <= cap * data + 5000.0);
     }
 }
+
+/// The rows of the table, over so many seeds that luck is below a tenth of what is asked.
+#[test]
+#[ignore = "takes minutes"]
+fn the_table_over_many_seeds() {
+    let lone = Load { is_packet: true, ..LONE };
+    let soon = Load { class: Class::Soon, ..lone };
+    let long = Load { bytes: 1200, ..LONE };
+    let dense = Load { per_s: 5000.0, bytes: 1200, is_poisson: true, ..LONE };
+    let dense_soon = Load { class: Class::Soon, ..dense };
+    let four = Load { at_once: 4, ..lone };
+    let video = Load { per_s: 30.0, bytes: 1372, at_once: 15, ..LONE };
+    let strict = |overhead_max| {
+        let mut config = config(overhead_max);
+        config.budgets.late_max = 0.001;
+        config
+    };
+    let mut dense_config = config(0.6);
+    dense_config.budgets.now = us(2150);
+    let rows = [
+        ("dense now", dense_config, dense, 20_000),
+        ("dense soon", strict(0.6), dense_soon, 20_000),
+        ("lone now", config_for(lone, 3.0), lone, 20_000),
+        ("lone soon", config_for(soon, 3.0), soon, 20_000),
+        ("cells", strict(3.0), long, 20_000),
+        ("riders", config_for(soon, 3.0), Load { per_s: 200.0, ..soon }, 20_000),
+        ("four at once", config_for(four, 3.0), four, 10_000),
+        ("video", config(1.0), video, 10_000),
+    ];
+    for (name, config, load, count) in rows {
+        let seeds = 100..108;
+        let of_seeds: Vec<Outcome> =
+            seeds.map(|seed| run(&config, load, independent(0.1), count, seed)).collect();
+        let mean =
+            |of: fn(&Outcome) -> f64| of_seeds.iter().map(of).sum::<f64>() / of_seeds.len() as f64;
+        let mut delays: Vec<Duration> = of_seeds.iter().flat_map(|it| it.delays.clone()).collect();
+        delays.sort_unstable();
+        let later = |time| delays.iter().filter(|it| **it > time).count() as f64;
+        let at = |share: f64| delays[(delays.len() as f64 * share) as usize].as_secs_f64() * 1e3;
+        println!(
+            "{name}, {} messages: loss {:.2} %, later than 12 ms {:.2} %, than 12.2 ms {:.3} %, than \
+             33 ms {:.3} %, p99 {:.2} p99.9 {:.2} ms, overhead {:.1} %, {:.3} x WireGuard",
+            delays.len(),
+            mean(|it| it.loss) * 100.0,
+            later(FLOOR + ms(2)) / delays.len() as f64 * 100.0,
+            later(FLOOR + us(2200)) / delays.len() as f64 * 100.0,
+            later(ms(33)) / delays.len() as f64 * 100.0,
+            at(0.99),
+            at(0.999),
+            mean(Outcome::overhead) * 100.0,
+            mean(Outcome::of_wireguard),
+        );
+    }
+}

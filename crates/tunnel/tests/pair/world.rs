@@ -33,6 +33,9 @@ pub fn runs(share: f64, run: f64) -> LossModel {
     LossModel::GilbertElliott { to_bad, to_good, loss_good: 0.0, loss_bad: 1.0 }
 }
 
+/// What a path makes of marks on its way; `None` of what it drops for having one.
+pub type Remark = fn(Ecn) -> Option<Ecn>;
+
 /// One direction.
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -42,6 +45,10 @@ pub struct Link {
     pub loses_behind: bool,
     /// Bytes per second, and the bytes that may wait.
     pub rate: Option<(f64, usize)>,
+    /// Bytes that wait from which on datagrams that understand marks get one.
+    pub marks_from: Option<usize>,
+    pub remark: Option<Remark>,
+    pub marked: u64,
     pub jitter: Duration,
     /// Share of datagrams that take 3 ms longer.
     pub reordered: f64,
@@ -62,6 +69,9 @@ impl Link {
             losses: Loss::new(model),
             loses_behind: false,
             rate: None,
+            marks_from: None,
+            remark: None,
+            marked: 0,
             jitter: Duration::ZERO,
             reordered: 0.0,
             outage: None,
@@ -73,8 +83,8 @@ impl Link {
         }
     }
 
-    /// When a datagram comes out, if it does.
-    pub fn pass(&mut self, bytes: usize, now: Duration) -> Option<Duration> {
+    /// When a datagram comes out, if it does, and with which mark.
+    pub fn pass(&mut self, bytes: usize, ecn: Ecn, now: Duration) -> Option<(Duration, Ecn)> {
         self.sent += 1;
         self.bytes += bytes as u64;
         let is_lost = self.losses.loses(&mut self.rng)
@@ -84,9 +94,15 @@ impl Link {
             return None;
         }
         let mut at = now;
+        let mut ecn = self.remark.map_or(Some(ecn), |remark| remark(ecn))?;
         if let Some((rate, queue)) = self.rate {
             let start = self.free_at.max(now);
-            if (start - now).as_secs_f64() * rate > queue as f64 {
+            let waiting = (start - now).as_secs_f64() * rate;
+            if ecn != Ecn::NotCapable && self.marks_from.is_some_and(|from| waiting > from as f64) {
+                ecn = Ecn::Congested;
+                self.marked += 1;
+            }
+            if waiting > queue as f64 {
                 self.lost += u64::from(!is_lost);
                 return None;
             }
@@ -102,12 +118,12 @@ impl Link {
         if self.rng.chance(self.reordered) {
             at += ms(3);
         }
-        Some(at + self.delay)
+        Some((at + self.delay, ecn))
     }
 }
 
-/// A datagram on its way: when it arrives, the order of equals, to whom, its number.
-type Flight = Reverse<(Duration, u64, usize, u64, Vec<u8>)>;
+/// A datagram on its way: when it arrives, the order of equals, to whom, its number, its mark.
+type Flight = Reverse<(Duration, u64, usize, u64, u8, Vec<u8>)>;
 
 /// The first of the numbers that stand for competitors; each has one for its packets' arrival and
 /// one for that of the acknowledgement.
@@ -169,12 +185,12 @@ impl World {
                 break;
             };
             let bytes = self.buffer.len() + WIRE_BYTES;
-            if let Some(at) = self.links[end].pass(bytes, self.now) {
+            if let Some((at, ecn)) = self.links[end].pass(bytes, outgoing.ecn, self.now) {
                 let mut plaintext = self.buffer.clone();
                 if let Some(tamper) = self.tamper {
                     tamper(&mut plaintext, &mut self.tampering);
                 }
-                self.fly(at, 1 - end, outgoing.number, plaintext);
+                self.fly(at, 1 - end, outgoing.number, ecn, plaintext);
             }
         }
     }
@@ -182,25 +198,26 @@ impl World {
     fn flush_competitors(&mut self) {
         for at in 0..self.competitors.len() {
             while let Some(seq) = self.competitors[at].poll(self.now) {
-                if let Some(time) = self.links[0].pass(PACKET_BYTES, self.now) {
-                    self.fly(time, COMPETITORS + 2 * at, seq, Vec::new());
+                let passed = self.links[0].pass(PACKET_BYTES, Ecn::Capable0, self.now);
+                if let Some((time, ecn)) = passed {
+                    self.fly(time, COMPETITORS + 2 * at, seq, ecn, Vec::new());
                 }
             }
         }
     }
 
-    fn fly(&mut self, at: Duration, to: usize, number: u64, plaintext: Vec<u8>) {
+    fn fly(&mut self, at: Duration, to: usize, number: u64, ecn: Ecn, plaintext: Vec<u8>) {
         self.order += 1;
-        self.flying.push(Reverse((at, self.order, to, number, plaintext)));
+        self.flying.push(Reverse((at, self.order, to, number, ecn.bits(), plaintext)));
     }
 
-    fn competitor_arrives(&mut self, to: usize, seq: u64, at: Duration) {
+    fn competitor_arrives(&mut self, to: usize, seq: u64, ecn: Ecn, at: Duration) {
         let competitor = (to - COMPETITORS) / 2;
         if to.is_multiple_of(2) {
             self.competitors[competitor].received += 1;
-            self.fly(at + self.links[1].delay, to + 1, seq, Vec::new());
+            self.fly(at + self.links[1].delay, to + 1, seq, ecn, Vec::new());
         } else {
-            self.competitors[competitor].acknowledged(seq, at);
+            self.competitors[competitor].acknowledged(seq, ecn == Ecn::Congested, at);
         }
     }
 
@@ -241,15 +258,15 @@ impl World {
                 if flight.0 > at {
                     break;
                 }
-                let Some(Reverse((_, _, end, number, plaintext))) = self.flying.pop() else {
+                let Some(Reverse((_, _, end, number, ecn, plaintext))) = self.flying.pop() else {
                     break;
                 };
+                let ecn = Ecn::of_bits(ecn);
                 if end >= COMPETITORS {
-                    self.competitor_arrives(end, number, at);
+                    self.competitor_arrives(end, number, ecn, at);
                     continue;
                 }
-                let result =
-                    self.ends[end].handle_datagram(number, &plaintext, Ecn::NotCapable, at);
+                let result = self.ends[end].handle_datagram(number, &plaintext, ecn, at);
                 assert!(result.is_ok() || self.tamper.is_some(), "{result:?}");
             }
         }

@@ -177,8 +177,10 @@ impl Connection {
                 match socket.read(buffer) {
                     Ok(0) => way.has_ended = true,
                     Ok(count) => {
-                        way.bytes.extend_from_slice(buffer.get(..count).unwrap_or_default());
                         counters.taken_bytes += count as u64;
+                        let came = buffer.get(..count).unwrap_or_default();
+                        let written = machine.stream_write(self.stream, came).map_err(drop)?;
+                        way.bytes.extend_from_slice(came.get(written..).unwrap_or_default());
                     }
                     Err(error) if is_for_later(&error) => return Ok(()),
                     Err(_) => return Err(()),
