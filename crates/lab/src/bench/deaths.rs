@@ -333,9 +333,10 @@ mod tests {
         let runs = [
             vec![Some(seen(30, Some(4))), Some(seen(50, Some(3)))],
             vec![Some(seen(10, None)), None],
+            vec![Some(seen(30, None))],
         ];
         let row = sum_up(Death::Kill9, Variant::Haproxy, &runs);
-        assert_eq!((row.clients, row.ended, row.unserved), (4, 2, 1));
+        assert_eq!((row.clients, row.ended, row.unserved), (5, 2, 1));
         assert_eq!(row.wait_ms, Summary { median: 30.0, min: 10.0, max: 50.0 });
         assert_eq!(row.told_ms, Summary { median: 3.0, min: 3.0, max: 3.0 });
     }
