@@ -1,4 +1,4 @@
-//! Every workload against the real server that serves it, without Holdfast:
+//! Every workload against the real server that serves it, without Holdfast, or behind HAProxy:
 //! what the load calls wrong later must not be wrong here. Needs root, and the
 //! Debian packages of the servers.
 
@@ -9,8 +9,12 @@ fn lab() -> Command {
 }
 
 fn check(arguments: &str) {
+    check_in("clean", arguments);
+}
+
+fn check_in(variant: &str, arguments: &str) {
     let done = lab()
-        .args(["bench", "check", "--variant", "clean", "--duration-ms", "200"])
+        .args(["bench", "check", "--variant", variant, "--duration-ms", "200"])
         .args(arguments.split_whitespace())
         .output()
         .expect("the lab starts");
@@ -47,6 +51,32 @@ fn both_http_servers_answer() {
 #[test]
 fn mosquitto_delivers_once_and_in_order() {
     check("--workload mqtt");
+}
+
+#[test]
+fn servers_answer_behind_haproxy() {
+    for words in ["churn", "upload --ipv6", "http-keepalive --server nginx"] {
+        check_in("haproxy", &format!("--workload {words}"));
+    }
+    check_in("haproxy-eager", "--workload echo");
+}
+
+#[test]
+fn haproxy_serves_new_connections_after_a_death_and_keeps_no_old_one() {
+    let done = lab()
+        .args(["bench", "deaths", "--runs", "1", "--deaths", "kill9", "--json"])
+        .output()
+        .expect("the lab starts");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect(&errors);
+    let ended = |variant: &str| {
+        let rows = report["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["variant"] == variant).expect("a row");
+        assert_eq!((&row["clients"], &row["unserved"]), (&4.into(), &0.into()), "{row}");
+        row["ended"].as_u64()
+    };
+    // Eager, it had half of the clients at each server.
+    assert_eq!(["haproxy", "haproxy-eager", "ours"].map(ended), [Some(4), Some(2), Some(0)]);
 }
 
 #[test]

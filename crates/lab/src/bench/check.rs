@@ -17,7 +17,7 @@ pub struct CheckArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// With or without Holdfast.
+    /// With Holdfast, without, or behind HAProxy.
     #[arg(long, value_enum, default_value = "ours")]
     pub variant: Variant,
     /// What the connections do.

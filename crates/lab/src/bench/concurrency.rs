@@ -66,7 +66,7 @@ pub struct ConcurrencyReport {
 /// # Errors
 /// When a variant cannot be built or answers wrongly.
 pub fn run(args: &ConcurrencyArgs) -> Result<ConcurrencyReport> {
-    let variants = variants(args.variant);
+    let variants = variants(args.variant, false);
     let progress = progress("concurrency", args.rounds * variants.len() as u64);
     let mut rates = vec![vec![Vec::new(); args.clients.len()]; variants.len()];
     for round in 0..args.rounds {

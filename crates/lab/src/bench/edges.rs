@@ -5,7 +5,7 @@ use super::service::{Variant, address, program_for};
 use crate::load::{ConnectionReport, Fault, Group as LoadGroup, Report, Run, Spec, Workload};
 use crate::testbed::edges::{EdgeFault, Edges, EdgesOptions, Node, Way};
 use crate::testbed::server::{DOCUMENT_BYTES, PlainServer, Program, Recipe};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use holdfast_chance::Rng;
 use holdfast_report::{Stalls, Summary, progress};
@@ -166,6 +166,7 @@ fn one(args: &EdgesArgs, seed: u64) -> Result<Row> {
             bed.start_clean()?;
             vec![serve(args, &bed, Node::A)?]
         }
+        Variant::Haproxy | Variant::HaproxyEager => bail!("there are no two edges with HAProxy"),
         Variant::Ours => {
             bed.start(&Node::HOSTS, EdgesOptions { heartbeat_ms: args.heartbeat_ms })?;
             let servers = Node::HOSTS.map(|host| serve(args, &bed, host));

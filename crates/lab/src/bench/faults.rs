@@ -227,7 +227,8 @@ fn down(host: &Host, device: &str) -> Action {
     Action::Write(host.interface_flags(device), "0x1002".to_owned())
 }
 
-fn cut_off(testbed: &Testbed, role: Role) -> Vec<(u64, Action)> {
+/// A member's links go down.
+pub fn cut_off(testbed: &Testbed, role: Role) -> Vec<(u64, Action)> {
     let (service, log) = match role {
         Role::Backup => (interface::BACKUP, interface::BACKUP_LOG),
         _ => (interface::PRIMARY, interface::PRIMARY_LOG),

@@ -8,6 +8,7 @@ mod channel;
 mod check;
 mod codec;
 mod concurrency;
+mod deaths;
 mod edges;
 mod emulator;
 mod false_alarms;
@@ -37,6 +38,9 @@ use std::process::ExitCode;
 pub enum BenchCommand {
     /// The primary breaks under load; do all connections survive, and how fast?
     Takeover(takeover::TakeoverArgs),
+    /// A server or its host dies, behind HAProxy and in our pair: which connections end, and how
+    /// long do clients wait that connect again at once?
+    Deaths(deaths::DeathsArgs),
     /// A takeover with many connections: how long, and how much memory?
     Promotion(promotion::PromotionArgs),
     /// A member dies and is started again: how soon are both protected, and what do
@@ -91,6 +95,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
             let report = takeover::run(&args)?;
             show(args.json, &report, takeover::TakeoverReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Deaths(args) => {
+            let report = deaths::run(&args)?;
+            show(args.json, &report, deaths::DeathsReport::print)?;
+            Ok(ExitCode::SUCCESS)
         }
         BenchCommand::Promotion(args) => {
             let report = promotion::run(&args)?;

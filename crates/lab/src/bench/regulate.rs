@@ -6,7 +6,7 @@ use super::recover::on_host;
 use crate::command::wait_for;
 use crate::emu::EmuSpec;
 use crate::testbed::addresses;
-use crate::testbed::strings::{Cut, Edge, StringPlan, Strings, StringsPlan, interface};
+use crate::testbed::strings::{Cut, Edge, Queue, StringPlan, Strings, StringsPlan, interface};
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use holdfast_report::{Summary, progress};
@@ -77,12 +77,18 @@ pub struct RegulateArgs {
 }
 
 /// Results of one failure.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// Jain's index of the flows' shares.
     pub jain: f64,
     /// Packets that were dropped at the bottleneck.
     pub drops: u64,
+    /// The same between the failure and the start of the measurement.
+    pub drops_before: u64,
+    /// The same in each second of the measurement.
+    pub drops_each_s: Vec<u64>,
+    /// Least and largest window that the near edge allowed, once a second; 0 without rate control.
+    pub window_bytes: [u64; 2],
     pub queue_packets_max: u64,
     /// Share of the remaining string's capacity that was used.
     pub utilization: f64,
@@ -219,13 +225,14 @@ fn one(args: &RegulateArgs, congestion: &str, is_on: bool) -> Result<Run> {
     anyhow::ensure!(count == args.flows, "{count} connections before the failure");
     flows.go.store(true, Ordering::Relaxed);
     thread::sleep(WARM_UP);
+    let before = bottleneck(&testbed)?;
     testbed.cut(FAILS, Cut::Both)?;
     wait_for("the switch", SWITCH_MAX, || {
         let shown = testbed.show(Edge::Near).ok()?;
         (shown["members"][FAILS]["state"] == "dead").then_some(())
     })?;
     thread::sleep(AFTER);
-    let run = measure(args, &testbed, &flows)?;
+    let run = measure(args, &testbed, &flows, before.dropped)?;
     let (shown, declared) = (testbed.show(Edge::Near)?, times_declared(&testbed)?);
     flows.stop.store(true, Ordering::Relaxed);
     for thread in threads {
@@ -245,26 +252,41 @@ fn times_declared(testbed: &Strings) -> Result<usize> {
     Ok(events.iter().filter(|event| event["what"] == "declare").count())
 }
 
-fn measure(args: &RegulateArgs, testbed: &Strings, flows: &Flows) -> Result<Run> {
+/// The queue in front of the remaining string, towards the server.
+fn bottleneck(testbed: &Strings) -> Result<Queue> {
+    testbed.queue(LEFT, interface::STRING_FAR)
+}
+
+/// `dropped`: packets that had been dropped when the other string failed.
+fn measure(args: &RegulateArgs, testbed: &Strings, flows: &Flows, dropped: u64) -> Result<Run> {
     let received = || -> Vec<u64> {
         flows.received.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
     };
-    // In front of the remaining string, towards the server.
-    let queue = || testbed.queue(LEFT, interface::STRING_FAR);
-    let (first, before, began) = (queue()?, received(), Instant::now());
+    let (first, before, began) = (bottleneck(testbed)?, received(), Instant::now());
     let (mut longest, mut last) = (first.waiting, first);
-    while began.elapsed() < Duration::from_secs(args.seconds) {
-        thread::sleep(SAMPLE);
-        last = queue()?;
-        longest = longest.max(last.waiting);
+    let (mut drops_each_s, mut windows) = (Vec::new(), Vec::new());
+    for second in 1..=args.seconds {
+        let second_began = last.dropped;
+        while began.elapsed() < Duration::from_secs(second) {
+            thread::sleep(SAMPLE);
+            last = bottleneck(testbed)?;
+            longest = longest.max(last.waiting);
+        }
+        drops_each_s.push(last.dropped - second_began);
+        let shown = testbed.show(Edge::Near)?;
+        windows.push(shown["regulate"]["window_bytes"].as_u64().unwrap_or(0));
     }
     let (after, seconds) = (received(), began.elapsed().as_secs_f64());
     let got: Vec<f64> = after.iter().zip(&before).map(|(a, b)| (a - b) as f64).collect();
     let (sum, squares) = (got.iter().sum::<f64>(), got.iter().map(|it| it * it).sum::<f64>());
     let capacity = args.mbit as f64 * 1e6 / 8.0 * seconds;
+    let extreme = |it: Option<&u64>| it.copied().unwrap_or(0);
     Ok(Run {
         jain: sum * sum / (got.len() as f64 * squares).max(f64::MIN_POSITIVE),
         drops: last.dropped - first.dropped,
+        drops_before: first.dropped - dropped,
+        drops_each_s,
+        window_bytes: [extreme(windows.iter().min()), extreme(windows.iter().max())],
         queue_packets_max: longest,
         utilization: (last.sent_bytes - first.sent_bytes) as f64 / capacity,
         goodput_mbit: sum * 8.0 / 1e6 / seconds,

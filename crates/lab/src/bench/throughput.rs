@@ -23,7 +23,7 @@ pub struct ThroughputArgs {
     /// Limit every link to this rate, Mbit/s; without it only the cores limit.
     #[arg(long)]
     pub link_mbit: Option<u64>,
-    /// How often both variants are measured.
+    /// How often each variant is measured.
     #[arg(long, default_value_t = 3)]
     pub rounds: u64,
     /// How long each measurement lasts, ms.
@@ -35,6 +35,9 @@ pub struct ThroughputArgs {
     /// Let the server's threads send their log to the backup themselves.
     #[arg(long)]
     pub direct: bool,
+    /// Measure HAProxy in front of two servers, too.
+    #[arg(long)]
+    pub haproxy: bool,
     /// Measure only this variant.
     #[arg(long, value_enum)]
     pub variant: Option<Variant>,
@@ -108,11 +111,13 @@ pub struct Side {
     pub primary_cpu_us_per_request: Summary,
     /// CPU time per request of replica and daemon on the backup, in µs.
     pub backup_cpu_us_per_request: Summary,
+    /// CPU time per request of the proxy or the daemon on the edge, in µs.
+    pub edge_cpu_us_per_request: Summary,
     /// Share of each processor's time in which it worked, 0 to 1.
     pub busy: Vec<Summary>,
 }
 
-/// Results of a case in both variants.
+/// Results of a case in all variants.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseReport {
     /// What was measured.
@@ -120,8 +125,12 @@ pub struct CaseReport {
     unit: &'static str,
     /// Results without Holdfast.
     pub clean: Option<Side>,
+    /// Results with HAProxy.
+    pub haproxy: Option<Side>,
     /// Results with Holdfast.
     pub ours: Option<Side>,
+    /// Median rate with HAProxy divided by that without anything.
+    pub haproxy_ratio: Option<f64>,
     /// Median rate with Holdfast divided by that without.
     pub ratio: Option<f64>,
     /// What the ratio would be at most if each member had processors of its own and the primary's
@@ -147,7 +156,7 @@ pub struct ThroughputReport {
 /// When a variant cannot be built, a tool fails or a byte is wrong.
 pub fn run(args: &ThroughputArgs) -> Result<ThroughputReport> {
     let cases = if args.cases.is_empty() { Case::ALL.to_vec() } else { args.cases.clone() };
-    let variants = variants(args.variant);
+    let variants = variants(args.variant, args.haproxy);
     let programs: Vec<Program> = [Program::Redis, Program::Nginx]
         .into_iter()
         .filter(|program| cases.iter().any(|case| case.program() == *program))
@@ -203,11 +212,7 @@ fn measure(
                 let after = service.cpu();
                 let busy = busy::shares(&ticks, &busy::read());
                 service.ensure_protected().with_context(|| format!("after {case:?}"))?;
-                let cpu = CpuSeconds {
-                    primary: after.primary - before.primary,
-                    backup: after.backup - before.backup,
-                };
-                Ok((case, Sample { rate, requests, cpu, busy }))
+                Ok((case, Sample { rate, requests, cpu: after - before, busy }))
             })
             .collect()
     })
@@ -319,17 +324,23 @@ fn sum_up(case: Case, samples: &[(Variant, Case, Sample)]) -> CaseReport {
             rate: all(|it| it.rate),
             primary_cpu_us_per_request: all(|it| it.cpu.primary * 1e6 / it.requests.max(1.0)),
             backup_cpu_us_per_request: all(|it| it.cpu.backup * 1e6 / it.requests.max(1.0)),
+            edge_cpu_us_per_request: all(|it| it.cpu.edge * 1e6 / it.requests.max(1.0)),
             busy: busy::sum_up(of.iter().map(|sample| &sample.busy)),
         })
     };
     let (clean, ours) = (side(Variant::Clean), side(Variant::Ours));
-    let both = clean.as_ref().zip(ours.as_ref());
-    let ratio = both.map(|(clean, ours)| ours.rate.median / clean.rate.median);
-    let projected_ratio_max = both.and_then(|(clean, ours)| {
+    let haproxy = side(Variant::Haproxy).or_else(|| side(Variant::HaproxyEager));
+    let ratio = |side: &Option<Side>| {
+        let both = clean.as_ref().zip(side.as_ref());
+        both.map(|(clean, side)| side.rate.median / clean.rate.median)
+    };
+    let (haproxy_ratio, ratio) = (ratio(&haproxy), ratio(&ours));
+    let projected_ratio_max = clean.as_ref().zip(ours.as_ref()).and_then(|(clean, ours)| {
         let [clean, ours] = [clean, ours].map(|side| side.primary_cpu_us_per_request.median);
         (ours > 0.0).then(|| (clean / ours).min(1.0))
     });
-    CaseReport { case, unit: case.unit(), clean, ours, ratio, projected_ratio_max }
+    let unit = case.unit();
+    CaseReport { case, unit, clean, haproxy, ours, haproxy_ratio, ratio, projected_ratio_max }
 }
 
 impl ThroughputReport {
@@ -347,6 +358,8 @@ impl ThroughputReport {
              ratio if that were the limit, on hosts of their own; busy: each processor of this machine, \
              which carries all hosts, clean and ours"
         );
+        let with_haproxy = self.cases.iter().filter(|case| case.haproxy.is_some());
+        with_haproxy.for_each(CaseReport::print_haproxy);
     }
 }
 
@@ -355,16 +368,37 @@ impl CaseReport {
         let of = |pick: &dyn Fn(&Side) -> String| {
             [&self.clean, &self.ours].map(|side| side.as_ref().map_or("-".to_owned(), pick))
         };
-        let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
         let [clean, ours] = of(&|side| format!("{:.0}", side.rate.median));
         let cost = of(&|side| format!("{:.1}", side.primary_cpu_us_per_request.median)).join(" ");
         let busy = of(&|side| busy::percent(&side.busy)).join(" | ");
         println!(
             "{:<10} {clean:>12} {ours:>12} {:>6} {:>13}  {cost:>15} {:>6} {busy:>15}",
             format!("{:?}", self.case),
-            ratio(self.ratio),
+            shown(self.ratio),
             self.unit,
-            ratio(self.projected_ratio_max),
+            shown(self.projected_ratio_max),
         );
     }
+
+    /// What HAProxy makes of the case: its own line, since it has a processor's work at the edge.
+    fn print_haproxy(&self) {
+        let Some(side) = &self.haproxy else { return };
+        println!(
+            "{:<10} HAProxy: {:.0} {} ({:.0} to {:.0}), {} of clean; us per request: {:.1} on the \
+             primary, {:.1} on the edge; busy {} %",
+            format!("{:?}", self.case),
+            side.rate.median,
+            self.unit,
+            side.rate.min,
+            side.rate.max,
+            shown(self.haproxy_ratio),
+            side.primary_cpu_us_per_request.median,
+            side.edge_cpu_us_per_request.median,
+            busy::percent(&side.busy),
+        );
+    }
+}
+
+fn shown(ratio: Option<f64>) -> String {
+    ratio.map_or("-".to_owned(), |it| format!("{it:.2}"))
 }

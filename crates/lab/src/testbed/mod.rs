@@ -5,6 +5,7 @@
 pub mod config;
 pub mod edges;
 pub mod etcd;
+pub mod haproxy;
 mod host;
 pub mod journey;
 pub mod ours;
@@ -188,7 +189,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Gives the service addresses to the primary's kernel, which the variant `clean` needs.
+    /// Gives the service addresses to a host's kernel: to the primary's, which the variant `clean`
+    /// needs, or to a proxy's.
     ///
     /// # Errors
     /// When `ip` refuses.

@@ -135,6 +135,21 @@ impl Recipe {
         })
     }
 
+    /// The same server at addresses of its own, IPv4 and IPv6, in the place of the service's. It
+    /// must be prepared on `host`.
+    ///
+    /// # Errors
+    /// When its config cannot be changed.
+    pub fn bound_to(&self, host: &Host, addresses: [&str; 2]) -> Result<Self> {
+        let moved =
+            |text: &str| text.replace(SERVICE_V4, addresses[0]).replace(SERVICE_V6, addresses[1]);
+        let config = host.outside().join("server/server.conf");
+        let text = fs::read_to_string(&config)?;
+        fs::write(&config, moved(&text))?;
+        let command = self.command.iter().map(|word| moved(word)).collect();
+        Ok(Self { command, ..self.clone() })
+    }
+
     /// Starts the server on `host` without Holdfast, and waits until it listens.
     ///
     /// # Errors

@@ -45,6 +45,10 @@ pub mod addresses {
     pub const PRIMARY: &str = "10.9.0.2";
     /// Address of the backup on the service network.
     pub const BACKUP: &str = "10.9.0.3";
+    /// IPv6 address of the primary on the service network.
+    pub const PRIMARY_V6: &str = "fd09::2";
+    /// IPv6 address of the backup on the service network.
+    pub const BACKUP_V6: &str = "fd09::3";
     /// Address of the primary on the log's own wire.
     pub const PRIMARY_LOG: &str = "10.10.0.1";
     /// Address of the backup on the log's own wire.
@@ -307,6 +311,7 @@ fn shape(hosts: &[Host; 4], bits_per_second: u64) -> Result<()> {
 pub(super) fn own_service_addresses(host: &Host, role: Role) -> Result<()> {
     let device = match role {
         Role::Backup => interface::BACKUP,
+        Role::Edge => interface::EDGE_CLIENT,
         _ => interface::PRIMARY,
     };
     host.ip(&format!(

@@ -1,16 +1,15 @@
 //! The paths from client to server that are compared, each on a testbed of its own where it would
 //! disturb another.
 
-use crate::command::{output, wait_for};
-use crate::testbed::server::listens;
+use crate::command::output;
+use crate::testbed::haproxy::{self, Front};
+use crate::testbed::server::PlainServer;
 use crate::testbed::spread::{SpreadGroup, SpreadOptions};
 use crate::testbed::{Plan, Role, Testbed, addresses, interface, unbridge_primary};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
-use std::time::Duration;
 
 /// Port of the server.
 pub const PORT: u16 = 8080;
@@ -18,7 +17,6 @@ pub const PORT: u16 = 8080;
 const PROXY_PORT: u16 = 8081;
 /// MTU towards the server in bytes: 1500, and an outer IPv4 header.
 const INNER_MTU: u32 = 1520;
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// One way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -78,16 +76,7 @@ impl Way {
 pub struct Beds<'a> {
     beds: &'a [Testbed; 3],
     group: SpreadGroup<'a>,
-    _proxy: Proxy,
-}
-
-struct Proxy(Child);
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    _proxy: PlainServer,
 }
 
 /// Three testbeds: plain, with the redirector, with nftables.
@@ -165,24 +154,12 @@ fn translate(bed: &Testbed) -> Result<()> {
         .map(drop)
 }
 
-fn start_proxy(bed: &Testbed) -> Result<Proxy> {
-    let edge = bed.host(Role::Edge);
-    let path = edge.outside().join("haproxy.cfg");
-    std::fs::write(
-        &path,
-        format!(
-            "global\n nbthread 2\n maxconn 4096\ndefaults\n mode tcp\n timeout connect 5s\n \
-             timeout client 60s\n timeout server 60s\n option splice-auto\nfrontend lab\n \
-             bind 10.8.0.1:{PROXY_PORT}\n default_backend server\nbackend server\n \
-             server one {}:{PORT}\n",
-            addresses::PRIMARY
-        ),
-    )?;
-    let mut command = edge.network_command("haproxy");
-    command.arg("-db").arg("-q").arg("-f").arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
-    let proxy = Proxy(command.spawn().context("haproxy is missing? run scripts/setup")?);
-    wait_for("haproxy", START_LIMIT, || listens(edge.holder(), PROXY_PORT).then_some(()))?;
-    Ok(proxy)
+fn start_proxy(bed: &Testbed) -> Result<PlainServer> {
+    let front = Front {
+        bind: format!("10.8.0.1:{PROXY_PORT}"),
+        servers: vec![format!("one {}:{PORT}", addresses::PRIMARY)],
+    };
+    haproxy::start(bed.host(Role::Edge), PROXY_PORT, &[front])
 }
 
 /// Binds the edge's work on packets from clients to one processor.
