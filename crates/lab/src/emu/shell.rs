@@ -106,11 +106,12 @@ impl Drop for Holder {
     }
 }
 
-/// Runs `command_line` behind a wire with `spec` and returns its exit code.
+/// Runs `command_line` behind a wire with `spec` and returns its exit code; `tells_counts` says
+/// whether the wire's counts are printed then, on standard error.
 ///
 /// # Errors
 /// When the namespace, the wire or the command cannot be started.
-pub fn run(spec: &EmuSpec, command_line: &[String]) -> Result<ExitCode> {
+pub fn run(spec: &EmuSpec, tells_counts: bool, command_line: &[String]) -> Result<ExitCode> {
     let [program, arguments @ ..] = command_line else {
         bail!("which command? holdfast-lab emu delay 50ms -- CMD");
     };
@@ -129,7 +130,7 @@ pub fn run(spec: &EmuSpec, command_line: &[String]) -> Result<ExitCode> {
     .context("cannot unshare the network (are you root?)")?;
 
     let outside = format!("hfemu{}", std::process::id());
-    let _link = Link::ip_between(
+    let mut link = Link::ip_between(
         End { namespace: "/proc/self/ns/net".into(), interface: outside.clone() },
         End { namespace: namespace.into(), interface: "emu0".to_owned() },
         spec,
@@ -143,6 +144,9 @@ pub fn run(spec: &EmuSpec, command_line: &[String]) -> Result<ExitCode> {
         .env(GATEWAY_VARIABLE, block.address(1).0.to_string())
         .status()
         .with_context(|| format!("cannot run {program}"))?;
+    if tells_counts {
+        eprintln!("{}", serde_json::to_string(&link.counts()?)?);
+    }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
