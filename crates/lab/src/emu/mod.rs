@@ -7,6 +7,7 @@
 
 mod direction;
 mod link;
+mod namespace;
 mod segment;
 pub mod shell;
 mod spec;
@@ -14,4 +15,5 @@ mod spec;
 pub use direction::{Amount, Counts};
 pub(crate) use link::carry;
 pub use link::{End, Layer, Link, LinkArguments, WireCounts};
+pub(crate) use namespace::Namespace;
 pub use spec::{EmuSpec, Outage, SpecError};

@@ -151,7 +151,7 @@ impl EmuSpec {
     }
 
     /// What happens to packets from the first end to the second, and to those that go back.
-    pub(super) fn directions(&self) -> [EmuSpec; 2] {
+    pub(crate) fn directions(&self) -> [EmuSpec; 2] {
         let there = Self { back: None, ..self.clone() };
         let back = self.back.as_deref().cloned().unwrap_or_else(|| there.clone());
         [there, back]
