@@ -33,7 +33,7 @@ impl Cell {
         println!("{}: {}; {}", self.workload, self.about, self.path);
         let [now, soon] = self.deadlines_ms;
         println!(
-            "  {:<16} {:>22} {:>8} {:>8} {:>6} {:>16} {:>8} {:>6} {:>11} {:>13}",
+            "  {:<16} {:>22} {:>8} {:>8} {:>6} {:>16} {:>8} {:>6} {:>11} {:>15}",
             "one way, ms:",
             "p50 / p99 / p99.9",
             format!("> {now:.0} ms"),
@@ -70,7 +70,7 @@ impl Row {
         };
         let has_delays = self.rounds.iter().any(|it| it.delays.is_some());
         println!(
-            "  {:<16} {:>22} {:>8} {:>8} {:>6} {:>16} {:>8} {:>6} {:>11} {:>13}",
+            "  {:<16} {:>22} {:>8} {:>8} {:>6} {:>16} {:>8} {:>6} {:>11} {:>15}",
             self.lane,
             if has_delays { times } else { "-".to_owned() },
             share(|it| Some(it.late_now)),
