@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 const PATH: &str = "delay 10ms rate 20mbit";
 /// Packets of queue, up to four times what the path has room for.
 const QUEUES: [u32; 3] = [20, 33, 133];
-const OTHERS: [usize; 3] = [1, 2, 4];
 /// Until slow start is over.
 const WARM: Duration = Duration::from_secs(3);
 
@@ -40,9 +39,10 @@ pub struct FairRow {
 pub fn run(args: &TunnelArgs, peers: &Peers) -> Result<Vec<FairRow>> {
     let length = Duration::from_secs(args.seconds);
     let mut rows = Vec::new();
-    let progress = progress("fairness", args.rounds * (QUEUES.len() * OTHERS.len() * 2) as u64);
+    let progress =
+        progress("fairness", args.rounds * (QUEUES.len() * args.beside.len() * 2) as u64);
     for queue in QUEUES {
-        for others in OTHERS {
+        for &others in &args.beside {
             for _ in 0..args.rounds {
                 for way in [Way::Splice, Way::Plain] {
                     rows.push(measure(queue, others, way, length, &args.path, peers)?);

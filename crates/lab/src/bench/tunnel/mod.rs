@@ -75,9 +75,15 @@ pub struct TunnelArgs {
     /// Instead: ours beside none over many kinds of paths; is it anywhere worse?
     #[arg(long)]
     pub matrix: bool,
+    /// Of the matrix only paths with this in their name, for example "jitter".
+    #[arg(long, default_value = "", requires = "matrix")]
+    pub only: String,
     /// Instead: bulk through ours beside connections of the kernel with CUBIC, on 20 Mbit/s.
     #[arg(long, conflicts_with = "matrix")]
     pub fair: bool,
+    /// Beside how many of those connections, in turn.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4", requires = "fair")]
+    pub beside: Vec<usize>,
     /// The folder of the peers' programs, which scripts/peers fills.
     #[arg(long, default_value = "target/peers/bin")]
     pub peers: PathBuf,
@@ -209,7 +215,9 @@ impl TunnelArgs {
 
     fn paths(&self) -> Result<Vec<Path>> {
         if self.matrix {
-            return Ok(paths::matrix());
+            let mut paths = paths::matrix();
+            paths.retain(|path| path.name.contains(&self.only));
+            return Ok(paths);
         }
         self.loss.iter().map(|text| Path::of_loss(text, self.behind)).collect()
     }

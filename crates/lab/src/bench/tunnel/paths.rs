@@ -111,10 +111,8 @@ fn why_worse(ours: &Row, plain: &Row) -> Option<String> {
     {
         return Some(format!("{our:.2} instead of {other:.2} Mbit/s"));
     }
-    let (count, shares): (usize, [fn(&Delays) -> f64; 3]) = (
-        ours.rounds.iter().filter_map(|it| it.delays.as_ref()).map(|it| it.count).sum(),
-        [|it| it.lost, |it| it.late_soon, |it| it.late_now],
-    );
+    let count = ours.rounds.iter().filter_map(|it| it.delays.as_ref()).map(|it| it.count).sum();
+    let shares: [fn(&Delays) -> f64; 3] = [|it| it.lost, |it| it.late_soon, |it| it.late_now];
     for (name, share) in ["lost", "later than a repair", "later than 2 ms"].iter().zip(shares) {
         let of = |row: &Row| median(row, |it| it.delays.as_ref().map(share));
         if let (Some(our), Some(other)) = (of(ours), of(plain))
