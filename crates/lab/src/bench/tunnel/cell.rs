@@ -24,6 +24,8 @@ const BULK_PACKET_BYTES: f64 = 1400.0;
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub spec: EmuSpec,
+    /// Beyond the path's delay, after which a message is late.
+    pub budget: Duration,
     /// Messages that count.
     pub messages: usize,
     /// How long bulk counts.
@@ -32,11 +34,11 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// When a message is late: the path's delay there and 2 ms more, or that and one repair (a
-    /// round trip) and 3 ms more.
+    /// When a message is late: the path's delay there and the budget, or the path's delay, one
+    /// repair (a round trip) and 3 ms more.
     pub fn deadlines(&self) -> [Duration; 2] {
         let [there, back] = self.spec.directions().map(|it| it.delay);
-        [there + Duration::from_millis(2), there + there + back + Duration::from_millis(3)]
+        [there + self.budget, there + there + back + Duration::from_millis(3)]
     }
 }
 
@@ -48,7 +50,7 @@ pub struct Delays {
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
     pub p999_ms: Option<f64>,
-    /// Share that is later than the path's delay and 2 ms.
+    /// Share that is later than the path's delay and the budget.
     pub late_now: f64,
     /// Share that is later than one repair takes.
     pub late_soon: f64,
@@ -270,7 +272,8 @@ mod tests {
     #[test]
     fn deadlines_are_those_of_the_path() {
         let spec = EmuSpec::parse(&["delay", "10ms", "back", "delay", "20ms"]).unwrap();
-        let setting = Setting { spec, messages: 1, bulk: Duration::ZERO, seed: 1 };
+        let budget = Duration::from_millis(2);
+        let setting = Setting { spec, budget, messages: 1, bulk: Duration::ZERO, seed: 1 };
         assert_eq!(setting.deadlines(), [12, 43].map(Duration::from_millis));
     }
 }

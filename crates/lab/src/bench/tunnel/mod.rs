@@ -60,6 +60,10 @@ pub struct TunnelArgs {
     /// Further words of the emulator, for example "jitter 1ms back loss 1%".
     #[arg(long, default_value = "")]
     pub path: String,
+    /// Beyond the path's delay, after which a message is late, us. The tunnel's own budget is 2 ms;
+    /// the programs of both ends and the wire take some of the rest.
+    #[arg(long, default_value_t = 2500)]
+    pub budget_us: u64,
     /// Messages (of F: frames) that count in each cell.
     #[arg(long, default_value_t = 20_000)]
     pub messages: usize,
@@ -237,6 +241,7 @@ impl TunnelArgs {
         let seed = self.seed + round;
         Ok(Setting {
             spec: self.spec(path, seed)?,
+            budget: Duration::from_micros(self.budget_us),
             messages: self.messages,
             bulk: Duration::from_secs(self.seconds),
             seed,

@@ -113,7 +113,9 @@ fn why_worse(ours: &Row, plain: &Row) -> Option<String> {
     }
     let count = ours.rounds.iter().filter_map(|it| it.delays.as_ref()).map(|it| it.count).sum();
     let shares: [fn(&Delays) -> f64; 3] = [|it| it.lost, |it| it.late_soon, |it| it.late_now];
-    for (name, share) in ["lost", "later than a repair", "later than 2 ms"].iter().zip(shares) {
+    for (name, share) in
+        ["lost", "later than a repair takes", "later than the budget"].iter().zip(shares)
+    {
         let of = |row: &Row| median(row, |it| it.delays.as_ref().map(share));
         if let (Some(our), Some(other)) = (of(ours), of(plain))
             && our > other + DEVIATIONS * deviation(other.max(our), count) + SHARE_NOISE

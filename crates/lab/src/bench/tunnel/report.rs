@@ -36,7 +36,7 @@ impl Cell {
             "  {:<16} {:>22} {:>8} {:>8} {:>6} {:>16} {:>8} {:>6} {:>11} {:>15}",
             "one way, ms:",
             "p50 / p99 / p99.9",
-            format!("> {now:.0} ms"),
+            format!("> {now:.1} ms"),
             format!("> {soon:.0} ms"),
             "lost",
             "Mbit/s",
