@@ -189,7 +189,8 @@ fn exchange(
         wait(plan[warm].at);
         let began = begins();
         wait(takes);
-        progress.iter().for_each(|it| it.finish(count, LAST_LIMIT));
+        let until = Instant::now() + LAST_LIMIT;
+        progress.iter().for_each(|it| it.finish(count, until));
         began?;
         let joined = hearing.into_iter().map(|it| it.join());
         joined.map(|it| it.map_err(|_| anyhow::anyhow!("who hears panicked"))).collect()

@@ -7,6 +7,7 @@ use super::lane::{Carrier, Targets};
 use super::work::Packet;
 use anyhow::{Context as _, Result, bail};
 use holdfast_linux::priority;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -46,9 +47,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Waits until so many were heard, but no longer than `limit`; then nobody listens any more.
-    pub fn finish(&self, count: usize, limit: Duration) {
-        let until = Instant::now() + limit;
+    /// Waits until so many were heard, but no longer than `until`; then nobody listens any more.
+    pub fn finish(&self, count: usize, until: Instant) {
         while self.heard.load(Ordering::Relaxed) < count && Instant::now() < until {
             std::thread::sleep(LOOK);
         }
@@ -230,6 +230,13 @@ fn hear_udp(socket: &UdpSocket, heard: &mut Heard) {
     }
 }
 
+/// Waits until there is something to read, or it is time to look around.
+fn wait_readable(stream: &TcpStream) {
+    let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+    // Interrupted, it looks around earlier.
+    let _ = poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&look));
+}
+
 /// On a connection a message is its length, its head, and what fills it up.
 fn send_tcp(stream: &TcpStream, plan: &[Packet], begun_ns: u64, until_ns: u64) {
     if stream.set_nonblocking(true).is_err() {
@@ -260,10 +267,13 @@ fn send_tcp(stream: &TcpStream, plan: &[Packet], begun_ns: u64, until_ns: u64) {
 fn hear_tcp(stream: &TcpStream, heard: &mut Heard) {
     let (mut buffer, mut kept) = (vec![0; 64 << 10], Vec::new());
     while !heard.progress.is_over() {
-        let Ok(length) = (&*stream).read(&mut buffer) else { continue };
-        if length == 0 {
-            return;
-        }
+        // Who sends at this end has made the socket one that does not wait by itself.
+        wait_readable(stream);
+        let length = match (&*stream).read(&mut buffer) {
+            Ok(0) => return,
+            Ok(length) => length,
+            Err(_) => continue,
+        };
         kept.extend_from_slice(&buffer[..length]);
         let mut read = 0;
         while let Some((bytes, rest)) = kept[read..].split_first_chunk::<2>() {
