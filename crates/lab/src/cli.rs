@@ -40,11 +40,17 @@ struct Cli {
 enum Verb {
     /// Run a command behind an emulated wire: delay 50ms loss 1% -- CMD
     ///
-    /// Words: delay TIME, jitter TIME, loss SHARE, reorder SHARE, duplicate
-    /// SHARE, rate RATE, queue PACKETS, only to ADDRESS, seed N. The command
-    /// runs in a network namespace of its own whose only wire leads to the
-    /// caller's network; wires nest. HOLDFAST_EMU_GATEWAY is the caller's end.
+    /// Words: delay TIME, jitter TIME, loss SHARE, loss gemodel P R [1-H [1-K]],
+    /// loss-behind (the same, behind the queue), outage TIME every TIME, reorder
+    /// SHARE, duplicate SHARE, rate RATE, queue PACKETS, only to ADDRESS, seed N;
+    /// and back, after which words change the way from the command to the caller.
+    /// The command runs in a network namespace of its own whose only wire leads
+    /// to the caller's network; wires nest. HOLDFAST_EMU_GATEWAY is the caller's
+    /// end.
     Emu {
+        /// Say on stderr at the end what became of the packets, as one JSON object.
+        #[arg(long)]
+        counts: bool,
         /// What the wire does, in the words and units of tc netem.
         #[arg(required = true, num_args = 1..)]
         words: Vec<String>,
@@ -121,7 +127,9 @@ pub fn main() -> ExitCode {
 /// A bench with a negative answer is no error but an exit code of 1.
 fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::Emu { words, command } => emu::shell::run(&emu::EmuSpec::parse(&words)?, &command),
+        Verb::Emu { counts, words, command } => {
+            emu::shell::run(&emu::EmuSpec::parse(&words)?, counts, &command)
+        }
         Verb::Bench(command) => bench::run(command),
         Verb::Chaos(args) => chaos::run(&args),
         Verb::Life(args) => life::run(&args),

@@ -25,6 +25,7 @@ pub(crate) mod service;
 mod sim;
 pub(crate) mod takeover;
 mod throughput;
+mod tunnel;
 
 use crate::servers::heavy;
 use crate::simulate;
@@ -83,6 +84,8 @@ pub enum BenchCommand {
     Edges(edges::EdgesArgs),
     /// What the link emulator carries.
     Emu(emulator::EmulatorArgs),
+    /// The coded tunnel beside none and beside others, over paths that lose packets.
+    Tunnel(tunnel::TunnelArgs),
 }
 
 /// Runs a bench and prints its result.
@@ -194,6 +197,11 @@ pub fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Edges(args) => {
             let report = edges::run(&args)?;
             show(args.json, &report, edges::EdgesReport::print)?;
+            Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        BenchCommand::Tunnel(args) => {
+            let report = tunnel::run(&args)?;
+            show(args.json, &report, tunnel::TunnelReport::print)?;
             Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         BenchCommand::Emu(args) => {

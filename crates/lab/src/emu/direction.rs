@@ -2,10 +2,11 @@
 //! and come out with the time at which they are due. It reads no clock and no
 //! device, so its decisions are those of its seed.
 
-use super::segment::{destination, for_each_packet};
+use super::segment::{VNET_LEN, destination, for_each_packet};
 use super::spec::EmuSpec;
 use holdfast_chance::Rng;
 use holdfast_netsim::net::loss::{Loss, LossModel};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -34,14 +35,73 @@ struct Due {
     frame: Vec<u8>,
 }
 
-/// Counts of one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) passed: u64,
-    pub(super) lost: u64,
-    pub(super) reordered: u64,
-    pub(super) duplicated: u64,
-    pub(super) overflowed: u64,
+/// Packets, and their bytes from the IP header on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// Number of packets.
+    pub packets: u64,
+    /// Bytes of their IP packets.
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u64) {
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+
+    /// What was added since an earlier reading.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let packets = self.packets.saturating_sub(earlier.packets);
+        Self { packets, bytes: self.bytes.saturating_sub(earlier.bytes) }
+    }
+}
+
+/// What became of the packets of one direction. Packets that the wire does not touch (`only to`, or
+/// a wire that does nothing) are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Came to the wire.
+    pub offered: Amount,
+    /// Vanished before the queue.
+    pub lost: Amount,
+    /// Vanished behind the queue.
+    pub lost_behind: Amount,
+    /// Vanished in an outage.
+    pub cut: Amount,
+    /// Found no room in the queue.
+    pub overflowed: Amount,
+    /// Came out at the other end, duplicates included.
+    pub passed: Amount,
+    /// Were sent out of turn.
+    pub reordered: u64,
+    /// Were sent twice.
+    pub duplicated: u64,
+}
+
+impl Counts {
+    /// What was added since an earlier reading.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            offered: self.offered.since(earlier.offered),
+            lost: self.lost.since(earlier.lost),
+            lost_behind: self.lost_behind.since(earlier.lost_behind),
+            cut: self.cut.since(earlier.cut),
+            overflowed: self.overflowed.since(earlier.overflowed),
+            passed: self.passed.since(earlier.passed),
+            reordered: self.reordered.saturating_sub(earlier.reordered),
+            duplicated: self.duplicated.saturating_sub(earlier.duplicated),
+        }
+    }
+
+    /// Share of the packets that came to the wire and vanished, full queues apart.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        let lost = self.lost.packets + self.lost_behind.packets + self.cut.packets;
+        lost as f64 / self.offered.packets.max(1) as f64
+    }
 }
 
 pub(super) struct Direction {
@@ -51,7 +111,10 @@ pub(super) struct Direction {
     jitter_ns: u64,
     per_packet: bool,
     rng: Rng,
-    loss: Loss,
+    bursts: Loss,
+    loss_behind: Loss,
+    /// When the first packet came, from which outages are counted.
+    begun_ns: Option<u64>,
     busy_until_ns: u64,
     order: u64,
     waiting: BinaryHeap<Reverse<Due>>,
@@ -64,12 +127,16 @@ impl Direction {
     /// A direction without traffic; `which` distinguishes the two directions of a wire.
     pub(super) fn new(spec: EmuSpec, link_len: usize, which: u64) -> Self {
         let per_packet = spec.loss > 0.0
+            || spec.bursts != LossModel::Never
+            || spec.loss_behind != LossModel::Never
             || spec.reorder > 0.0
             || spec.duplicate > 0.0
             || spec.rate_bits_per_second.is_some_and(|rate| rate < CUT_BELOW_RATE);
         Self {
             rng: Rng::of_state(spec.seed.wrapping_mul(2).wrapping_add(which)),
-            loss: Loss::new(LossModel::Bernoulli(spec.loss)),
+            bursts: Loss::new(spec.bursts),
+            loss_behind: Loss::new(spec.loss_behind),
+            begun_ns: None,
             delay_ns: nanos(spec.delay),
             jitter_ns: nanos(spec.jitter),
             link_len,
@@ -84,7 +151,7 @@ impl Direction {
         }
     }
 
-    #[cfg(test)]
+    /// What became of its packets so far.
     pub(super) fn counts(&self) -> Counts {
         self.counts
     }
@@ -112,18 +179,26 @@ impl Direction {
     fn packet(&mut self, now_ns: u64, packet: &[u8]) {
         // Every effect draws once for every packet, whatever the outcome of the others, so that a
         // seed loses the same packets with and without reordering.
-        let lost = self.loss.loses(&mut self.rng);
+        let lost = self.rng.chance(self.spec.loss);
         let reordered = self.rng.chance(self.spec.reorder);
         let duplicated = self.rng.chance(self.spec.duplicate);
         let jitter = self.rng.below(2 * self.jitter_ns + 1);
+        let lost = self.bursts.loses(&mut self.rng) || lost;
+        let lost_behind = self.loss_behind.loses(&mut self.rng);
+        let bytes = self.ip_bytes(packet);
+        self.counts.offered.add(bytes);
+        if self.is_cut(now_ns) {
+            return self.counts.cut.add(bytes);
+        }
         if lost {
-            self.counts.lost += 1;
-            return;
+            return self.counts.lost.add(bytes);
         }
         let Some(sent_ns) = self.transmit(now_ns, packet.len() as u64) else {
-            self.counts.overflowed += 1;
-            return;
+            return self.counts.overflowed.add(bytes);
         };
+        if lost_behind {
+            return self.counts.lost_behind.add(bytes);
+        }
         let delayed = (sent_ns + self.delay_ns + jitter).saturating_sub(self.jitter_ns);
         let due_ns = match (reordered, self.delay_ns) {
             (false, _) => delayed.max(sent_ns),
@@ -137,6 +212,18 @@ impl Direction {
             self.counts.duplicated += 1;
             self.wait(due_ns, packet);
         }
+    }
+
+    fn ip_bytes(&self, packet: &[u8]) -> u64 {
+        packet.len().saturating_sub(VNET_LEN + self.link_len) as u64
+    }
+
+    /// Whether an outage swallows what comes now.
+    fn is_cut(&mut self, now_ns: u64) -> bool {
+        let begun_ns = *self.begun_ns.get_or_insert(now_ns);
+        let Some(outage) = self.spec.outage else { return false };
+        let (length_ns, every_ns) = (nanos(outage.length), nanos(outage.every).max(1));
+        now_ns.saturating_sub(begun_ns) % every_ns >= every_ns.saturating_sub(length_ns)
     }
 
     /// When the last bit is on the wire, in ns; `None` if the queue is full.
@@ -156,7 +243,7 @@ impl Direction {
 
     fn wait(&mut self, at_ns: u64, packet: &[u8]) {
         if self.waiting_bytes + packet.len() > WAITING_BYTES_MAX {
-            self.counts.overflowed += 1;
+            self.counts.overflowed.add(self.ip_bytes(packet));
             return;
         }
         let mut frame = self.spare.pop().unwrap_or_default();
@@ -179,7 +266,7 @@ impl Direction {
         }
         let frame = self.waiting.pop()?.0.frame;
         self.waiting_bytes -= frame.len();
-        self.counts.passed += 1;
+        self.counts.passed.add(self.ip_bytes(&frame));
         Some(frame)
     }
 
@@ -231,7 +318,7 @@ mod tests {
         }
         let times: Vec<u64> = drain(&mut wire).iter().map(|due| due.0).collect();
         assert_eq!(times, [12_000, 24_000, 36_000]);
-        assert_eq!(wire.counts().overflowed, 7);
+        assert_eq!(wire.counts().overflowed.packets, 7);
     }
 
     #[test]
@@ -243,8 +330,49 @@ mod tests {
             }
             wire.counts()
         };
-        assert!((900..1100).contains(&run().lost), "{:?}", run());
+        assert!((900..1100).contains(&run().lost.packets), "{:?}", run());
         assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn what_is_lost_behind_the_queue_has_taken_its_time() {
+        let mut wire = direction("rate 1gbit loss-behind gemodel 100% 0%");
+        (0..3u8).for_each(|index| wire.offer(0, &[index; 1500]));
+        assert_eq!(wire.busy_until_ns, 36_000);
+        assert_eq!((wire.counts().lost_behind.packets, wire.counts().passed.packets), (3, 0));
+        let mut wire = direction("rate 1gbit loss 100%");
+        wire.offer(0, &[0; 1500]);
+        assert_eq!(wire.busy_until_ns, 0);
+    }
+
+    #[test]
+    fn bursts_are_in_runs_of_the_length_asked_for() {
+        let mut wire = direction("loss gemodel 3.7% 33.3% seed 5");
+        let lost: Vec<bool> = (0..100_000u64)
+            .map(|at| {
+                let before = wire.counts().lost.packets;
+                wire.offer(at, &[0; 60]);
+                wire.counts().lost.packets > before
+            })
+            .collect();
+        let runs = lost.windows(2).filter(|pair| pair[0] && !pair[1]).count();
+        let share = wire.counts().loss();
+        assert!((share - 0.1).abs() < 0.01, "{share}");
+        let length = share * lost.len() as f64 / runs as f64;
+        assert!((2.8..3.2).contains(&length), "{length}");
+    }
+
+    #[test]
+    fn an_outage_swallows_all_for_its_time_and_comes_again() {
+        let mut wire = direction("outage 100ms every 1s");
+        for at_ms in 0..2000u64 {
+            wire.offer(7 + at_ms * 1_000_000, &[0; 10 + 14 + 40]);
+        }
+        let counts = wire.counts();
+        assert_eq!((counts.cut.packets, counts.cut.bytes), (200, 8000));
+        drain(&mut wire);
+        assert_eq!(wire.counts().passed.packets, 1800);
+        assert_eq!(wire.counts().since(counts).cut.packets, 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! two TAP or TUN interfaces, one thread per direction. The process dies with
 //! the one that started it, and its interfaces with it.
 
-use super::direction::Direction;
+use super::direction::{Counts, Direction};
 use super::segment::{FRAME_MAX, VNET_LEN};
 use super::spec::EmuSpec;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,10 +12,11 @@ use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// Number of packets that the kernel keeps for the emulator.
@@ -59,7 +60,29 @@ pub struct LinkArguments {
 }
 
 /// A running wire; dropping it cuts it and removes its interfaces.
-pub struct Link(Child);
+pub struct Link {
+    child: Child,
+    /// A line here is answered by one there, which says what became of the packets.
+    asked: ChildStdin,
+    told: BufReader<ChildStdout>,
+}
+
+/// What became of the packets of both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireCounts {
+    /// From the first end to the second.
+    pub there: Counts,
+    /// From the second end to the first.
+    pub back: Counts,
+}
+
+impl WireCounts {
+    /// What was added since an earlier reading.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { there: self.there.since(earlier.there), back: self.back.since(earlier.back) }
+    }
+}
 
 impl Link {
     /// Creates an Ethernet wire between two new interfaces. They are down and
@@ -81,21 +104,34 @@ impl Link {
 
     /// The pid of the process that carries the wire.
     pub fn pid(&self) -> u32 {
-        self.0.id()
+        self.child.id()
+    }
+
+    /// What became of the packets so far.
+    ///
+    /// # Errors
+    /// When the wire does not live any more.
+    pub fn counts(&mut self) -> Result<WireCounts> {
+        let gone = "the emulated wire does not answer";
+        self.asked.write_all(b"\n").context(gone)?;
+        let mut line = String::new();
+        self.told.read_line(&mut line).context(gone)?;
+        serde_json::from_str(&line).context(gone)
     }
 
     fn start(arguments: &LinkArguments) -> Result<Self> {
         let mut child = Command::new(crate::own_binary()?)
             .args([CARRY_COMMAND, &serde_json::to_string(arguments)?])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the process of an emulated wire")?;
+        let (Some(asked), Some(told)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("an emulated wire without pipes");
+        };
+        let mut link = Self { child, asked, told: BufReader::new(told) };
         let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        let link = Self(child);
+        link.told.read_line(&mut line)?;
         ensure!(line.trim() == "ready", "the emulated wire did not come up");
         Ok(link)
     }
@@ -104,8 +140,8 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         // A process that has ended already is as good as killed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -118,16 +154,32 @@ pub(crate) fn carry(arguments: &str) -> Result<()> {
     let b = open(&arguments.b, arguments.layer)?;
     println!("ready");
     let link_len = if arguments.layer == Layer::Ethernet { 14 } else { 0 };
-    let there = Direction::new(spec.clone(), link_len, 0);
-    let back = Direction::new(spec, link_len, 1);
+    let [there, back] = spec.directions();
+    let (there, back) = (Direction::new(there, link_len, 0), Direction::new(back, link_len, 1));
+    let counts = [Mutex::default(), Mutex::default()];
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| pump(&b, &a, back));
-        pump(&a, &b, there)?;
+        scope.spawn(|| answer(&counts));
+        let other = scope.spawn(|| pump(&b, &a, back, &counts[1]));
+        pump(&a, &b, there, &counts[0])?;
         match other.join() {
             Ok(result) => result,
             Err(_) => bail!("a direction of the wire panicked"),
         }
     })
+}
+
+/// Answers each line of standard input with the counts, until there are no more.
+fn answer(counts: &[Mutex<Counts>; 2]) {
+    let asked = std::io::stdin().lock().lines();
+    for _line in asked.map_while(Result::ok) {
+        let told = WireCounts { there: *locked(&counts[0]), back: *locked(&counts[1]) };
+        let Ok(text) = serde_json::to_string(&told) else { return };
+        println!("{text}");
+    }
+}
+
+fn locked(counts: &Mutex<Counts>) -> MutexGuard<'_, Counts> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Creates an interface in another namespace, from a thread that moves there.
@@ -162,7 +214,12 @@ fn open(end: &End, layer: Layer) -> Result<SyncDevice> {
 }
 
 /// Moves frames from one device to the other.
-fn pump(from: &SyncDevice, to: &SyncDevice, mut direction: Direction) -> Result<()> {
+fn pump(
+    from: &SyncDevice,
+    to: &SyncDevice,
+    mut direction: Direction,
+    counts: &Mutex<Counts>,
+) -> Result<()> {
     // Without the right to real-time priority the wire is only less punctual.
     let _ = priority::set_realtime(PRIORITY);
     let mut buffer = vec![0u8; FRAME_MAX];
@@ -190,6 +247,7 @@ fn pump(from: &SyncDevice, to: &SyncDevice, mut direction: Direction) -> Result<
             send(to, &frame);
             direction.reuse(frame);
         }
+        *locked(counts) = direction.counts();
         let wait = direction.next_due_ns().map(|due| timespec(due.saturating_sub(now_ns())));
         let mut fds = [PollFd::new(from, PollFlags::IN)];
         match poll(&mut fds, wait.as_ref()) {

@@ -10,12 +10,11 @@
 //! on loopback alone. Hosts beyond the caller need a route back to the block.
 
 use super::spec::EmuSpec;
-use super::{End, Link};
+use super::{End, Link, Namespace};
 use crate::command;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::ExitCode;
 
 /// Variable that tells the shells inside a shell its block.
 const BLOCK_VARIABLE: &str = "HOLDFAST_EMU_BLOCK";
@@ -28,9 +27,6 @@ const DEPTH_MAX: u32 = 5;
 
 /// Most outermost shells at the same time in one network.
 const OUTERMOST_MAX: u32 = 64;
-
-/// Longest time for the kernel to make a namespace.
-const START_LIMIT: Duration = Duration::from_secs(5);
 
 /// Addresses of a shell: the `index` of every shell, from the outermost inwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,54 +91,34 @@ impl Block {
     }
 }
 
-/// Holds the namespace open while the command runs in it.
-struct Holder(Child);
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // A process that has ended already is as good as killed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Runs `command_line` behind a wire with `spec` and returns its exit code.
+/// Runs `command_line` behind a wire with `spec` and returns its exit code; `tells_counts` says
+/// whether the wire's counts are printed then, on standard error.
 ///
 /// # Errors
 /// When the namespace, the wire or the command cannot be started.
-pub fn run(spec: &EmuSpec, command_line: &[String]) -> Result<ExitCode> {
+pub fn run(spec: &EmuSpec, tells_counts: bool, command_line: &[String]) -> Result<ExitCode> {
     let [program, arguments @ ..] = command_line else {
         bail!("which command? holdfast-lab emu delay 50ms -- CMD");
     };
-    let holder = Holder(
-        Command::new("unshare")
-            .args(["--net", "sleep", "infinity"])
-            .stdin(Stdio::null())
-            .spawn()
-            .context("cannot start unshare")?,
-    );
-    let namespace = format!("/proc/{}/ns/net", holder.0.id());
-    let own = std::fs::read_link("/proc/self/ns/net")?;
-    command::wait_for("a network namespace", START_LIMIT, || {
-        std::fs::read_link(&namespace).ok().filter(|link| *link != own)
-    })
-    .context("cannot unshare the network (are you root?)")?;
-
+    let network = Namespace::start()?;
     let outside = format!("hfemu{}", std::process::id());
-    let _link = Link::ip_between(
+    let mut link = Link::ip_between(
         End { namespace: "/proc/self/ns/net".into(), interface: outside.clone() },
-        End { namespace: namespace.into(), interface: "emu0".to_owned() },
+        End { namespace: network.path(), interface: "emu0".to_owned() },
         spec,
     )?;
     let block = configure_outside(&outside)?;
-    configure_inside(holder.0.id(), &block)?;
-    let status = Command::new("nsenter")
-        .args(["-t", &holder.0.id().to_string(), "-n", "--", program])
+    configure_inside(&network, &block)?;
+    let status = network
+        .command(program)
         .args(arguments)
         .env(BLOCK_VARIABLE, block.text())
         .env(GATEWAY_VARIABLE, block.address(1).0.to_string())
         .status()
         .with_context(|| format!("cannot run {program}"))?;
+    if tells_counts {
+        eprintln!("{}", serde_json::to_string(&link.counts()?)?);
+    }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
@@ -176,22 +152,19 @@ fn configure_outside(interface: &str) -> Result<Block> {
     bail!("all blocks of addresses are taken")
 }
 
-fn configure_inside(holder: u32, block: &Block) -> Result<()> {
+fn configure_inside(network: &Namespace, block: &Block) -> Result<()> {
     let (own, gateway) = (block.address(2), block.address(1));
-    command::shell(&format!(
-        "nsenter -t {holder} -n -- ip -batch - <<'END'\n\
-         link set lo up\n\
+    network.ip(&format!(
+        "link set lo up\n\
          link set emu0 up\n\
          addr add {}/32 dev emu0\n\
          addr add {}/128 dev emu0 nodad\n\
          route add {} dev emu0\n\
          route add {} dev emu0\n\
          route add default via {} src {}\n\
-         route add ::/0 via {} src {}\n\
-         END\n",
+         route add ::/0 via {} src {}\n",
         own.0, own.1, gateway.0, gateway.1, gateway.0, own.0, gateway.1, own.1
     ))
-    .map(drop)
 }
 
 #[cfg(test)]

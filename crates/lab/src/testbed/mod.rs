@@ -69,6 +69,7 @@ pub enum Shape {
 }
 
 /// The link between primary and backup for the log.
+#[expect(clippy::large_enum_variant, reason = "a testbed has one")]
 #[derive(Clone, Debug, Default)]
 pub enum LogLink {
     /// The service network, as in the smallest installation.
