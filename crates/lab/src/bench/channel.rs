@@ -33,8 +33,9 @@ pub struct ChannelArgs {
     /// How long a packet takes between the members, ms.
     #[arg(long, default_value_t = 10)]
     pub delay_ms: u64,
-    /// Clients, each of which has one 64-byte request under way.
-    #[arg(long, default_value_t = 4)]
+    /// Clients, each of which has one 64-byte request under way. A server of one thread waits for each
+    /// commit: of several clients one may wait for two of them.
+    #[arg(long, default_value_t = 1)]
     pub connections: usize,
     /// Time between two heartbeats, ms.
     #[arg(long, default_value_t = 20)]

@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_behind_the_queue_has_taken_its_time() {
-        let mut wire = direction("rate 1gbit loss-behind gemodel 100% 0%");
+        let mut wire = direction("rate 1gbit loss-behind 100%");
         (0..3u8).for_each(|index| wire.offer(0, &[index; 1500]));
         assert_eq!(wire.busy_until_ns, 36_000);
         assert_eq!((wire.counts().lost_behind.packets, wire.counts().passed.packets), (3, 0));
