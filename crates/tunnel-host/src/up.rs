@@ -36,12 +36,13 @@ fn end_with(parent: u32) -> io::Result<()> {
 /// # Errors
 /// If it cannot start, or has to end.
 pub fn run(file: &Path, parent: Option<u32>) -> Result<u8, Failure> {
+    // First: what ends a program with a key in its memory must not leave a dump of it.
+    let mut signals = Signals::take()?;
     if let Some(parent) = parent {
         end_with(parent)?;
     }
     let config = Config::load(file)?;
     let key = config.secret()?;
-    let mut signals = Signals::take()?;
     run_dir::make(&config.run_dir)?;
     let _lock = run_dir::lock(&config)?;
     let door = open_door(&config)?;

@@ -79,6 +79,12 @@ impl ChannelError {
         matches!(self, Self::WrongKey | Self::NotWelcome | Self::WrongPublicKey | Self::NotKnown)
     }
 
+    /// Whether the peer ended the connection before it had said anything.
+    #[must_use]
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::NotWelcome | Self::NotKnown)
+    }
+
     /// What keeps the two ends from trusting each other, and the remedy; `peer` is
     /// the other end. A peer that has not proved itself is told nothing, so each
     /// end can only say what they do not have in common.

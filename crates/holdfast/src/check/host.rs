@@ -2,7 +2,8 @@
 
 use super::settings::{self, read};
 use super::{Finding, arbiter, ports, ways};
-use crate::config::{self, Arbiter, Config, ConfigErrors, Mac, Member, Role, pin_dir};
+use crate::config::{self, Arbiter, ChannelWay, Config, ConfigErrors, Mac, Member, Role, pin_dir};
+use crate::daemon::coded;
 use crate::daemon::edge_state::StateFile;
 use crate::fingerprint::{self, Fingerprint};
 use crate::init::facts::Network;
@@ -20,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
+    let is_coded = config.group.channel == ChannelWay::Coded;
     let mut findings = vec![key(config.keyring(config.role_name(role)), &config.group.key_file)];
     findings.push(run_dir(&config.group.run_dir));
     match role {
@@ -37,6 +39,9 @@ pub(super) fn findings(config: &Config, role: Role) -> Vec<Finding> {
         Role::Member(index) => {
             if let Some(member) = config.members.get(index) {
                 self::member(config, member, &mut findings);
+            }
+            if let Some((what, remedy)) = coded::lacks().filter(|_| is_coded) {
+                findings.push(Finding::fail("channel", what, remedy));
             }
         }
     }

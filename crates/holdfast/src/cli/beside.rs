@@ -45,7 +45,7 @@ fn explain(program: &Path, name: &str, verb: &str, error: Error) -> Failure {
     }
     Failure::degraded(format!(
         "{path} is missing, and `{verb}` is a part of it\n  remedy: install its package, or \
-         build it with `cargo build --release -p {name}` (`make build` builds all) and put it \
+         build it with `cargo build --release --bin {name}` (`make build` builds all) and put it \
          beside this program"
     ))
 }
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(missing.code, exit::DEGRADED);
         let told = missing.to_string();
         assert!(told.contains("`demo` is a part of it\n  remedy: install its package"), "{told}");
-        assert!(told.contains("-p holdfast-lab`"), "{told}");
+        assert!(told.contains("--bin holdfast-lab`"), "{told}");
         let closed = explain(lab, LAB, "demo", ErrorKind::PermissionDenied.into());
         assert_eq!(closed.code, exit::NOT_PERMITTED);
         assert!(closed.to_string().contains("cannot run /usr/sbin/holdfast-lab"), "{closed}");

@@ -3,21 +3,23 @@
 
 use crate::daemon::placement;
 use crate::poll::Signals;
+use holdfast_linux::process::queue_signal;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
-use std::process::{Child as Process, ExitStatus};
+use std::process::{Child as Process, ChildStderr, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at whether it has ended, or may begin.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Pause before it is started again, which doubles up to the second one; one that has lived for as
-/// long as that begins anew.
+/// Pause before it is started again, which doubles up to [`Care::PAUSE_MAX`]; one that has lived for
+/// as long as that begins anew.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Most that is read of its last words, in bytes.
-const WORDS_BYTES_MAX: u64 = 4096;
+/// Time in which it ends by itself, once it was told to.
+const END_WITHIN: Duration = Duration::from_millis(300);
+/// Most that is kept of its last words, in bytes.
+const WORDS_BYTES_MAX: usize = 4096;
 /// Stack of the thread, in bytes: all of it is locked in memory where the daemon's is.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -27,6 +29,10 @@ pub trait Care: Send + 'static {
     const PROGRAM: &'static str;
     /// What is missing without it, for the log.
     const WITHOUT: &'static str;
+    /// Longest pause before it is started again.
+    const PAUSE_MAX: Duration = Duration::from_secs(60);
+    /// What ends it. It inherits that the signals which end the daemon are blocked.
+    const END: libc::c_int = libc::SIGKILL;
 
     /// Whether it can be started now.
     fn is_due(&mut self) -> bool;
@@ -67,7 +73,7 @@ impl Child {
         if !program.exists() {
             tracing::warn!(
                 "{} is missing: {without}; remedy: install it beside this program (`cargo build \
-                 --release -p {}` makes it)",
+                 --release --bin {}` makes it)",
                 program.display(),
                 C::PROGRAM
             );
@@ -105,14 +111,17 @@ fn keep<C: Care>(mut care: C, over: &Receiver<()>) {
         }
         let begun = Instant::now();
         let words = match care.spawn() {
-            Err(error) => format!("cannot run {}: {error}", beside(C::PROGRAM).display()),
-            Ok(mut child) => match wait(&mut care, &mut child, over) {
-                Left::Over => return care.clear(),
-                Left::Anew => continue,
-                Left::Ended(status) => last_words(C::PROGRAM, child, status),
-            },
+            Err(error) => format!("cannot start {}: {error}", C::PROGRAM),
+            Ok(mut child) => {
+                let said = child.stderr.take().and_then(listen);
+                match wait(&mut care, &mut child, over) {
+                    Left::Over => return care.clear(),
+                    Left::Anew => continue,
+                    Left::Ended(status) => last_words(C::PROGRAM, said, status),
+                }
+            }
         };
-        if begun.elapsed() > PAUSE_MAX {
+        if begun.elapsed() > C::PAUSE_MAX {
             (pause, said) = (PAUSE_MIN, String::new());
         }
         if words == said {
@@ -124,7 +133,7 @@ fn keep<C: Care>(mut care: C, over: &Receiver<()>) {
         if is_over(over, pause) {
             return care.clear();
         }
-        pause = PAUSE_MAX.min(pause * 2);
+        pause = C::PAUSE_MAX.min(pause * 2);
     }
 }
 
@@ -138,30 +147,52 @@ enum Left {
     Over,
 }
 
-fn wait(care: &mut impl Care, child: &mut Process, over: &Receiver<()>) -> Left {
+fn wait<C: Care>(care: &mut C, child: &mut Process, over: &Receiver<()>) -> Left {
     loop {
         if let Ok(Some(status)) = child.try_wait() {
             return Left::Ended(status);
         }
         let is_over = is_over(over, LOOK_EVERY);
         if is_over || !care.look() {
-            let _gone = child.kill();
-            let _reaped = child.wait();
+            end(child, C::END);
             return if is_over { Left::Over } else { Left::Anew };
         }
     }
 }
 
-fn last_words(program: &str, child: Process, status: ExitStatus) -> String {
-    let mut words = Vec::new();
-    if let Some(stderr) = child.stderr {
-        // It has ended, so nothing more comes.
-        let _ = stderr.take(WORDS_BYTES_MAX).read_to_end(&mut words);
+/// Ends it, and by force if it does not.
+fn end(child: &mut Process, signal: libc::c_int) {
+    let told = Instant::now();
+    let _gone = queue_signal(child.id(), signal);
+    while told.elapsed() < END_WITHIN && !matches!(child.try_wait(), Ok(Some(_))) {
+        std::thread::sleep(Duration::from_millis(5));
     }
+    let _gone = child.kill();
+    let _reaped = child.wait();
+}
+
+/// Reads what it says to the end, so that it never waits for a reader, and keeps the last of it.
+fn listen(mut stderr: ChildStderr) -> Option<JoinHandle<Vec<u8>>> {
+    let thread = std::thread::Builder::new().name("words".to_owned()).stack_size(STACK_BYTES);
+    let reads = move || {
+        let (mut kept, mut bytes) = (Vec::new(), [0; 1024]);
+        while let Ok(count @ 1..) = stderr.read(&mut bytes) {
+            kept.extend_from_slice(&bytes[..count]);
+            let old = kept.len().saturating_sub(WORDS_BYTES_MAX);
+            kept.drain(..old);
+        }
+        kept
+    };
+    thread.spawn(reads).ok()
+}
+
+fn last_words(program: &str, said: Option<JoinHandle<Vec<u8>>>, status: ExitStatus) -> String {
+    let words = said.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let words = String::from_utf8_lossy(&words);
-    match words.trim() {
+    let words = words.trim().lines().last().unwrap_or_default();
+    match words {
         "" => format!("{program} has ended ({status}); it is started again"),
-        words => words.to_owned(),
+        words => format!("{words} ({status})"),
     }
 }
 
@@ -206,14 +237,33 @@ mod tests {
         let mut care = Patience(u32::MAX);
         let mut brief = run(&["sh", "-c", "echo no room >&2; exit 3"]);
         let Left::Ended(status) = wait(&mut care, &mut brief, &over) else { panic!("it ended") };
-        assert_eq!(last_words("it", brief, status), "no room");
+        let said = brief.stderr.take().and_then(listen);
+        assert_eq!(last_words("it", said, status), "no room (exit status: 3)");
         let mut silent = run(&["true"]);
         let Left::Ended(status) = wait(&mut care, &mut silent, &over) else { panic!("it ended") };
-        assert!(last_words("it", silent, status).contains("it is started again"));
+        assert!(last_words("it", None, status).contains("it is started again"));
         let mut long = run(&["sleep", "1000"]);
         drop(alive);
         assert!(matches!(wait(&mut care, &mut long, &over), Left::Over));
         assert!(long.try_wait().unwrap().is_some());
+    }
+
+    #[test]
+    fn one_that_talks_without_end_is_not_held_up() {
+        let mut child =
+            run(&["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x >&2; echo end >&2"]);
+        let said = child.stderr.take().and_then(listen);
+        let status = child.wait().unwrap();
+        let words = last_words("it", said, status);
+        assert!(words.starts_with("end") && words.len() < 100, "{words}");
+    }
+
+    #[test]
+    fn one_that_does_not_listen_is_ended_by_force() {
+        let mut child = run(&["sh", "-c", "trap '' INT; sleep 1000 & wait; wait"]);
+        std::thread::sleep(Duration::from_millis(100));
+        end(&mut child, libc::SIGINT);
+        assert!(child.try_wait().unwrap().is_some());
     }
 
     #[test]

@@ -32,6 +32,13 @@ const OVERHEAD_MAX: &str = "400%";
 const LATE_MAX: &str = "0.02%";
 /// Time between two questions.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long an answer may take: the tunnel waits for its peer's itself.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Time without an answer after which a tunnel is not believed to work any more.
+const HUNG_AFTER: Duration = Duration::from_secs(15);
+/// Time for which one that was up may not be before it is started anew: the channel then breaks, as
+/// over TCP alone (`channel`, USER_TIMEOUT).
+const GONE_AFTER: Duration = Duration::from_secs(3);
 /// Most bytes of an answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// How long an end without its peer keeps to one of two secrets, by the member's place: they must not
@@ -52,6 +59,16 @@ pub fn folder(run_dir: &Path, me: &str) -> PathBuf {
     run_dir.join(format!("{me}-channel"))
 }
 
+/// What keeps a channel from being coded on this host, and the remedy.
+#[must_use]
+pub fn lacks() -> Option<(String, String)> {
+    let program = child::beside(Plan::PROGRAM);
+    let what = format!("{} is missing, and channel = \"coded\" needs it", program.display());
+    let remedy = "install it beside this program (`cargo build --release --bin holdfast-tunnel` makes \
+                  it), or take channel out of the file of every host";
+    (!program.exists()).then(|| (what, remedy.to_owned()))
+}
+
 /// The tunnel of this daemon's channel, for as long as this lives.
 #[derive(Debug)]
 pub struct Coded {
@@ -64,14 +81,21 @@ pub struct Coded {
 #[derive(Clone, Debug, Default)]
 struct Seen {
     counters: Vec<(&'static str, u64)>,
+    /// Why it is not up.
+    waits: String,
 }
 
 impl Coded {
     /// Starts it, if the file says so.
-    #[must_use]
-    pub fn start(config: &Config, me: &Member, keyring: &Keyring) -> Option<Self> {
+    ///
+    /// # Errors
+    /// If its program is not there, with the remedy: there would be no channel.
+    pub fn start(config: &Config, me: &Member, keyring: &Keyring) -> anyhow::Result<Option<Self>> {
         if config.group.channel != ChannelWay::Coded {
-            return None;
+            return Ok(None);
+        }
+        if let Some((what, remedy)) = lacks() {
+            anyhow::bail!("{what}\n  remedy: {remedy}");
         }
         let seen = Arc::new(Mutex::new(Seen::default()));
         let (other, door) = (config.other(me), door(config, me));
@@ -85,20 +109,29 @@ impl Coded {
             keyring: keyring.clone(),
             patience: PATIENCE[place.min(1)],
             spoken: None,
-            attempt: 0,
+            takes_next: false,
             up_at: Instant::now(),
+            heard_at: Instant::now(),
             is_up: false,
+            was_up: false,
             asked: None,
             ask_at: Instant::now(),
             seen: Arc::clone(&seen),
         };
-        Some(Self { _child: Child::start(plan), door, seen })
+        Ok(Some(Self { _child: Child::start(plan), door, seen }))
     }
 
     /// Where the other member's daemon is reached, on this host.
     #[must_use]
     pub fn door(&self) -> SocketAddr {
         self.door
+    }
+
+    /// Why it does not reach the other member's tunnel, if it does not.
+    #[must_use]
+    pub fn waits(&self) -> Option<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(seen.waits.clone()).filter(|why| !why.is_empty())
     }
 
     /// Counters for the status, by name: whether the tunnel is up, what the path loses each way in
@@ -128,12 +161,14 @@ struct Plan {
     door: SocketAddr,
     keyring: Keyring,
     patience: Duration,
-    /// The secret that its keys are derived of, and which of those that count it was.
+    /// The secret that its keys are derived of, and whether the next one is the other's turn.
     spoken: Option<GroupKey>,
-    attempt: usize,
-    /// When it was last up, or began.
+    takes_next: bool,
+    /// When it was last up, and when it last answered, or began.
     up_at: Instant,
+    heard_at: Instant,
     is_up: bool,
+    was_up: bool,
     /// Who was asked and has not answered, and what has come of the answer.
     asked: Option<(UnixStream, Vec<u8>)>,
     ask_at: Instant,
@@ -143,19 +178,23 @@ struct Plan {
 impl Care for Plan {
     const PROGRAM: &'static str = "holdfast-tunnel";
     const WITHOUT: &'static str = "the members' channel is not there (channel = \"coded\")";
+    const PAUSE_MAX: Duration = Duration::from_secs(2);
+    /// It says goodbye, and resets what it carries.
+    const END: libc::c_int = libc::SIGQUIT;
 
     fn is_due(&mut self) -> bool {
+        // One that has ended is not up.
+        self.forget("its program has ended");
         true
     }
 
     fn spawn(&mut self) -> io::Result<Process> {
         self.clear();
-        let secrets = self.keyring.with(&self.names[1]);
-        let secret = secrets.iter().nth(self.attempt % secrets.iter().count().max(1));
-        let secret = secret.unwrap_or_else(|| secrets.first()).clone();
+        let secret = self.choose();
         self.write(&secret)?;
         self.spoken = Some(secret);
-        (self.up_at, self.is_up, self.asked) = (Instant::now(), false, None);
+        let now = Instant::now();
+        (self.up_at, self.heard_at, self.was_up) = (now, now, false);
         let mut command = Command::new(child::beside(Self::PROGRAM));
         command.arg("up").arg("--config").arg(self.file());
         command.arg("--with-parent").arg(std::process::id().to_string());
@@ -166,15 +205,15 @@ impl Care for Plan {
     fn look(&mut self) -> bool {
         self.ask();
         let secrets = self.keyring.with(&self.names[1]);
-        let counts = secrets.iter().any(|it| Some(it) == self.spoken.as_ref());
-        if !counts {
-            self.attempt = 0;
+        if !secrets.iter().any(|it| Some(it) == self.spoken.as_ref()) {
             return false;
         }
+        let is_gone = self.was_up && self.up_at.elapsed() > GONE_AFTER;
+        let is_hung = self.heard_at.elapsed() > HUNG_AFTER;
         // One of two hosts may be a step ahead in a change of keys.
         let is_alone = secrets.iter().count() > 1 && self.up_at.elapsed() > self.patience;
-        self.attempt += usize::from(is_alone);
-        !is_alone
+        self.takes_next |= is_alone;
+        !(is_gone || is_hung || is_alone)
     }
 
     fn clear(&mut self) {
@@ -187,16 +226,31 @@ impl Plan {
         self.folder.join(format!("{NAME}.toml"))
     }
 
+    fn key_file(&self) -> PathBuf {
+        self.folder.join(format!("{NAME}.key"))
+    }
+
+    /// The secret to speak with: the one before as long as it counts, or when it was in vain the one
+    /// behind it.
+    fn choose(&mut self) -> GroupKey {
+        let secrets = self.keyring.with(&self.names[1]);
+        let at = secrets.iter().position(|it| Some(it) == self.spoken.as_ref());
+        let next = usize::from(std::mem::take(&mut self.takes_next));
+        let at = at.map_or(0, |at| (at + next) % secrets.iter().count().max(1));
+        secrets.iter().nth(at).unwrap_or_else(|| secrets.first()).clone()
+    }
+
     /// Makes the tunnel's folder, its file and its key.
     fn write(&self, secret: &GroupKey) -> io::Result<()> {
+        let shown = self.folder.display();
+        self.write_files(secret).map_err(|it| io::Error::new(it.kind(), format!("{shown}: {it}")))
+    }
+
+    fn write_files(&self, secret: &GroupKey) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         std::fs::set_permissions(&self.folder, Permissions::from_mode(0o700))?;
         let mut options = File::options();
-        let mut key = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(self.folder.join(format!("{NAME}.key")))?;
+        let mut key = options.write(true).create_new(true).mode(0o600).open(self.key_file())?;
         key.write_all(secret.tunnel_key(&self.names[0]).to_text().as_bytes())?;
         std::fs::write(self.file(), self.text(secret))
     }
@@ -229,7 +283,12 @@ impl Plan {
         let Some((stream, answer)) = &mut self.asked else { return };
         let room = ANSWER_BYTES_MAX.saturating_sub(answer.len() as u64);
         match stream.take(room).read_to_end(answer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if now < self.ask_at + ANSWER_WITHIN {
+                    return;
+                }
+                self.forget("it does not answer");
+            }
             Ok(_) => self.hear(),
             Err(_) => {}
         }
@@ -239,18 +298,28 @@ impl Plan {
     fn hear(&mut self) {
         let Some((_, answer)) = &self.asked else { return };
         let Ok(said) = serde_json::from_slice::<Value>(answer) else { return };
-        let is_up = said["state"] == "up";
-        if is_up {
-            self.up_at = Instant::now();
-        } else if self.is_up || self.seen().counters.is_empty() {
-            let of = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
-            tracing::info!("the tunnel of the members' channel waits: {}", of("reason"));
+        // It has been read: nobody else is to find it there.
+        let _gone = std::fs::remove_file(self.key_file());
+        self.heard_at = Instant::now();
+        if said["state"] != "up" {
+            let why = said["reason"].as_str().unwrap_or_default().to_owned();
+            return self.forget(&why);
         }
-        if is_up && !self.is_up {
+        if !self.is_up {
             tracing::info!("the members' channel has its tunnel");
         }
-        self.is_up = is_up;
-        self.seen().counters = counters(&said, is_up);
+        (self.is_up, self.was_up, self.up_at) = (true, true, Instant::now());
+        *self.seen() = Seen { counters: counters(&said, true), waits: String::new() };
+    }
+
+    /// Notes that it is not up.
+    fn forget(&mut self, why: &str) {
+        self.is_up = false;
+        let mut seen = self.seen();
+        if seen.waits != why {
+            tracing::info!("the tunnel of the members' channel waits: {why}");
+        }
+        *seen = Seen { counters: counters(&Value::Null, false), waits: why.to_owned() };
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
@@ -300,9 +369,11 @@ mod tests {
             keyring: Keyring::shared(vec![GroupKey::parse(&"5".repeat(64)).unwrap()]),
             patience: PATIENCE[me],
             spoken: None,
-            attempt: 0,
+            takes_next: false,
             up_at: Instant::now(),
+            heard_at: Instant::now(),
             is_up: false,
+            was_up: false,
             asked: None,
             ask_at: Instant::now(),
             seen: Arc::default(),
@@ -334,15 +405,34 @@ mod tests {
     #[test]
     fn a_secret_that_counts_no_more_is_given_up_and_of_two_the_other_is_tried() {
         let [one, two] = ["5", "6"].map(|it| GroupKey::parse(&it.repeat(64)).unwrap());
+        let long_ago = || Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         let mut plan = plan(0);
         plan.spoken = Some(two.clone());
         assert!(!plan.look(), "it is not in the ring");
+        assert_eq!(plan.choose(), one);
         plan.spoken = Some(one.clone());
         assert!(plan.look());
-        plan.up_at = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        plan.up_at = long_ago();
         assert!(plan.look(), "there is no other one");
-        plan.keyring.take_over(&Keyring::shared(vec![one, two]));
-        assert!(!plan.look() && plan.attempt == 1, "the other one is tried");
+        // The second of three reloads: the one that is spoken with is the second now.
+        plan.keyring.take_over(&Keyring::shared(vec![two.clone(), one.clone()]));
+        assert!(!plan.look(), "the other one's turn");
+        assert_eq!(plan.choose(), two);
+        assert_eq!(plan.choose(), one, "as long as it was not tried in vain again");
+    }
+
+    #[test]
+    fn a_tunnel_that_was_up_and_is_not_or_does_not_answer_is_started_anew() {
+        let mut plan = plan(0);
+        plan.spoken = Some(GroupKey::parse(&"5".repeat(64)).unwrap());
+        let long_ago = Instant::now().checked_sub(GONE_AFTER * 2).unwrap();
+        plan.up_at = long_ago;
+        assert!(plan.look(), "it may wait for its peer as long as it likes");
+        plan.was_up = true;
+        assert!(!plan.look());
+        plan.was_up = false;
+        plan.heard_at = Instant::now().checked_sub(HUNG_AFTER * 2).unwrap();
+        assert!(!plan.look());
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod asked;
 mod fallen;
 mod lives;
 mod traces;
+mod way;
 mod words;
 
 use super::coded::Coded;
@@ -43,7 +44,7 @@ use holdfast_wire::message::Message;
 use holdfast_wire::packet::mapped;
 use holdfast_wire::shm::option;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -219,7 +220,7 @@ impl<'a> MemberContext<'a> {
             Some(edge) => Front::Edge(Box::new(Dialer::new(edge.listen, identity, EDGE, now))),
             None => Front::Own(Box::new(Own::begin(config, me, &key, now)?)),
         };
-        let coded = Coded::start(config, me, &key);
+        let coded = Coded::start(config, me, &key)?;
         let node = Self {
             config,
             me,
@@ -467,32 +468,6 @@ impl<'a> MemberContext<'a> {
     #[must_use]
     pub fn instant(&self, nanos: u64) -> Instant {
         self.started + std::time::Duration::from_nanos(nanos)
-    }
-
-    /// The identity for the channel between the members.
-    #[must_use]
-    pub fn pair_identity(&self) -> Identity {
-        Identity {
-            keyring: self.key.clone(),
-            peers: vec![self.other.name.clone()],
-            attempt: 0,
-            group: self.config.group.name.clone(),
-            me: self.me.name.clone(),
-            kind: Kind::Pair,
-        }
-    }
-
-    /// Where the other member's daemon is reached for that channel.
-    #[must_use]
-    pub fn way_to_other(&self) -> SocketAddr {
-        self.coded.as_ref().map_or(self.other.address, Coded::door)
-    }
-
-    /// The address from which the other member's channel comes.
-    #[must_use]
-    pub fn comes_from(&self) -> IpAddr {
-        let it = if self.coded.is_some() { self.me } else { self.other };
-        it.address.ip()
     }
 
     /// Addresses and ports that clients connect to.

@@ -263,7 +263,7 @@ impl PairingHost for Seeker<'_, '_, '_> {
         let event = link.turn(Instant::now(), &node.poll, |message| each(&message));
         match &event {
             LinkEvent::Failed(error) => {
-                let distrust = error.distrust(&node.other.name);
+                let distrust = node.distrust_of(error);
                 node.doubt(distrust);
                 // What the other member answered last does not count any more.
                 let remedy = "start the other member's daemon, or look at the way to it";

@@ -3,7 +3,7 @@
 
 use super::compare;
 use super::{Kind, Part};
-use crate::config::{ChannelWay, Config, Member};
+use crate::config::{Config, Member};
 
 /// The settings, one line each; every service has a line of its own, so that a
 /// difference names it.
@@ -13,9 +13,6 @@ pub fn of_file(config: &Config) -> Vec<String> {
         [format!("edge.listen = {}", edge.listen), format!("edge.first = {}", edge.first)]
     });
     let group = std::iter::once(format!("heartbeat_ms = {}", config.group.heartbeat_ms));
-    // Said only where it is not as it is everywhere else: older releases do not know it.
-    let is_coded = config.group.channel == ChannelWay::Coded;
-    let group = group.chain(is_coded.then(|| "channel = coded".to_owned()));
     let services = config.group.services.iter().map(|service| format!("service {service}"));
     let members = config.members.iter().flat_map(|Member { name, address, port, .. }| {
         let mac = port.as_ref().map(|port| format!("mac of {name} = {}", port.mac));
@@ -52,8 +49,7 @@ mod tests {
         assert_eq!(other_file(&lines, &of_file(&config()), "a"), None);
         assert_eq!(other_file(&lines, &[], "a"), None, "an older release says nothing");
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 8] = [
-            (|it| it.group.channel = ChannelWay::Coded, "channel = coded (only on a)"),
+        let changes: [(Change, &str); 7] = [
             (|it| it.group.services[0].set_port(80), "service 10.9.0.100:80 (only on a)"),
             (|it| it.group.services.truncate(1), "service [fd09::100]:6379 (only on edge)"),
             (|it| it.group.heartbeat_ms = 20, "heartbeat_ms = 18 (only on edge)"),

@@ -93,8 +93,7 @@ pub struct TakeoverArgs {
     /// Use IPv6.
     #[arg(long)]
     pub ipv6: bool,
-    /// Determines every moment and every loss; run N of a bench is run 1 of a
-    /// bench with a seed larger by N - 1.
+    /// Determines every moment and every loss; run N is run 1 with a seed larger by N - 1.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// The way between client and edge.
@@ -178,8 +177,7 @@ pub struct TakeoverReport {
     pub fenced_packets: u64,
     /// Longest interval without progress that overlaps the fault, for each connection, in ms.
     pub stall_ms: Stalls,
-    /// Longest interval that began after the fault was over, in ms: what the survivor or the
-    /// kernel's timers still owed.
+    /// Longest interval that began after the fault, in ms: what survivor or timers still owed.
     pub later_gap_ms: f64,
     /// Longest interval without progress in a run without a fault and without Holdfast, in ms.
     pub quiet_gap_ms: Summary,
@@ -203,8 +201,7 @@ pub struct Outcome {
     pub edge_events: Vec<(String, String)>,
     /// Why the wrong member speaks in the end, if it does.
     pub wrong_end: Option<String>,
-    /// Packets of the primary that clients got after it had been fenced, and whether they may: its
-    /// fence was open.
+    /// Packets of the primary that clients got after it was fenced, and whether they may.
     pub fenced_packets: u64,
     pub may_be_heard: bool,
     /// Whether both members were hit, so that the service may have stopped.
@@ -263,11 +260,10 @@ impl TakeoverArgs {
         if self.faults().any(FaultKind::needs_log_link) {
             plan.log = LogLink::Separate;
         }
-        let word = |name, value: &Option<String>| value.as_ref().map(|it| format!("{name} {it} "));
-        let disturbed = [word("delay", &self.slow_log), word("loss", &self.channel_loss)];
-        let disturbed: String = disturbed.into_iter().flatten().collect();
-        if !disturbed.is_empty() {
-            plan.log = LogLink::Emulated(spec(format!("{disturbed}seed {seed}"))?);
+        if self.slow_log.is_some() || self.channel_loss.is_some() {
+            let (delay, loss) = (self.slow_log.as_deref(), self.channel_loss.as_deref());
+            let (delay, loss) = (delay.unwrap_or("0ms"), loss.unwrap_or("0%"));
+            plan.log = LogLink::Emulated(spec(format!("delay {delay} loss {loss} seed {seed}"))?);
         }
         let switches = [
             (self.no_sack, "net.ipv4.tcp_sack=0"),

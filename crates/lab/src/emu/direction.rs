@@ -336,13 +336,14 @@ mod tests {
 
     #[test]
     fn what_is_lost_behind_the_queue_has_taken_its_time() {
-        let mut wire = direction("rate 1gbit loss-behind 100%");
-        (0..3u8).for_each(|index| wire.offer(0, &[index; 1500]));
-        assert_eq!(wire.busy_until_ns, 36_000);
-        assert_eq!((wire.counts().lost_behind.packets, wire.counts().passed.packets), (3, 0));
-        let mut wire = direction("rate 1gbit loss 100%");
-        wire.offer(0, &[0; 1500]);
-        assert_eq!(wire.busy_until_ns, 0);
+        let count = |words: &str| {
+            let mut wire = direction(words);
+            (0..10u8).for_each(|index| wire.offer(0, &[index; 1500]));
+            let counts = wire.counts();
+            (counts.lost.packets, counts.lost_behind.packets, counts.overflowed.packets)
+        };
+        assert_eq!(count("rate 1gbit queue 2 loss-behind 100%"), (0, 3, 7));
+        assert_eq!(count("rate 1gbit queue 2 loss 100%"), (10, 0, 0));
     }
 
     #[test]

@@ -32,6 +32,8 @@ const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
 const LEASED_MS_MAX: u64 = 100;
 /// Variables that the server gets from Holdfast.
 const OURS: [&str; 2] = ["LD_PRELOAD", "HOLDFAST_SHIM"];
+/// Highest port of a member whose channel is coded.
+const CODED_PORT_MAX: u16 = u16::MAX - 2;
 const REJOIN_MAX_DEFAULT: u64 = 16;
 /// Default of `alone_after_s`, in seconds: longer than the gap between two
 /// hosts that are started together.
@@ -109,7 +111,21 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     let segment_at = raw.segment.as_ref().map(Spanned::span);
     let has_segment = segment_at.is_some();
     let wants_port = wants_port(raw.edge.is_some(), has_segment);
+    let ports_at: Vec<_> = raw.member.iter().map(|it| it.get_ref().address.span()).collect();
+    let is_coded = raw.group.channel == Some(ChannelWay::Coded);
     let members = check_members(findings, raw.member, wants_port);
+    for (member, at) in members.iter().zip(ports_at).filter(|_| is_coded) {
+        if member.address.port() > CODED_PORT_MAX {
+            findings.add(
+                at,
+                format!(
+                    "port {} leaves none two above it for the coded channel",
+                    member.address.port()
+                ),
+                format!("choose one up to {CODED_PORT_MAX}"),
+            );
+        }
+    }
     let tables = RawFront { edge: raw.edge, segment: raw.segment, arbiter: raw.arbiter };
     let front = front::check(findings, tables, &members, raw.group.name.get_ref(), &folder);
     let mut hosts: Vec<(IpAddr, &str)> = front.hosts();

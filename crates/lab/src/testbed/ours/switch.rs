@@ -1,8 +1,8 @@
 //! The switch of a pair without an edge: the bridge on the router's host.
 
-use super::super::{Role, Testbed, interface};
+use super::super::{Role, SETUP_LIMIT, Testbed, interface};
 use super::Group;
-use crate::command::output;
+use crate::command::{output, wait_for};
 use anyhow::{Context as _, Result};
 
 /// A port of the bridge where neither member is.
@@ -76,7 +76,9 @@ impl Group<'_> {
         let words = self.words_to_learn(port, how)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let (program, rest) = words.split_first().context("no words")?;
-        output(program, rest).map(drop)
+        // A port learns once the kernel has noticed that its link is up, and refuses before.
+        wait_for("a port of the switch that learns", SETUP_LIMIT, || output(program, rest).ok())?;
+        Ok(())
     }
 
     /// The switch forgets that address.
