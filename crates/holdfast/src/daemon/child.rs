@@ -250,8 +250,11 @@ mod tests {
 
     #[test]
     fn one_that_talks_without_end_is_not_held_up() {
-        let mut child =
-            run(&["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x >&2; echo end >&2"]);
+        let mut child = run(&[
+            "sh",
+            "-c",
+            "head -c 1000000 /dev/zero | tr '\\0' x >&2; echo >&2; echo end >&2",
+        ]);
         let said = child.stderr.take().and_then(listen);
         let status = child.wait().unwrap();
         let words = last_words("it", said, status);
