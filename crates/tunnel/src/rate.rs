@@ -67,10 +67,6 @@ const QUEUE_RTT: f64 = 1.3;
 const INITIAL_WINDOW_BYTES: f64 = 16.0 * 1500.0;
 /// The window, in products of rate and least round trip.
 const WINDOW_GAIN: f64 = 2.0;
-/// Shortest round trip that is believed.
-const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
-/// Part of what the path holds below which it has room for more than is sent.
-const SPARE_FLIGHT: f64 = 0.75;
 /// Time for which unused credit counts: wake-ups are late.
 const CREDIT: Duration = Duration::from_millis(2);
 /// Time for which datagrams of bulk are collected before they leave together: at 2 Gbit/s they are
@@ -254,13 +250,6 @@ impl Rate {
         self.cap.map_or(best, |cap| (cap.window / round).min(best * STARTUP_GROWTH))
     }
 
-    /// Whether the path has room for redundancy, which then costs nobody time: it was never full, or less
-    /// is under way than it holds.
-    pub fn has_spare(&self) -> bool {
-        let holds = self.delivery() * self.rtt.least().as_secs_f64();
-        self.startup.is_some() || (self.inflight as f64) < SPARE_FLIGHT * holds
-    }
-
     /// The highest rate of the last rounds.
     fn best(&self) -> f64 {
         self.rates.front().map_or(0.0, |rate| rate.bytes_per_s)
@@ -384,9 +373,7 @@ impl Rate {
         self.loss = news.loss;
         let at = news.highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let Some(sent) = at.and_then(|at| self.log.get(at).copied()) else { return };
-        // A peer that says it has held the answer for longer than that lies, or its clock is coarse.
-        let took = now.saturating_sub(sent.at).saturating_sub(news.held).max(ROUND_TRIP_MIN);
-        self.rtt.sample(took, now);
+        self.rtt.sample(now.saturating_sub(sent.at).saturating_sub(news.held), now);
         self.tally(news, sent.is_low);
         if let Some(bytes) = news.bytes {
             self.note_delivery(u64::from(bytes), &sent, now);
