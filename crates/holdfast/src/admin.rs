@@ -14,7 +14,7 @@ pub(crate) use watchers::group_id;
 pub use watchers::{watch_socket, who_may_look};
 
 use crate::config::{Common, admin_socket};
-use crate::lock;
+use crate::lock::{self, Lock};
 use crate::poll::{Epoll, Interest, Ready};
 use crate::run_dir;
 use door::{Door, For, PERIOD};
@@ -22,7 +22,6 @@ use holdfast_linux::bpf::mend_pins;
 use holdfast_linux::epoll::Timer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -125,7 +124,7 @@ pub struct AdminSocket {
     /// For those who only look; there is none beside what only holds the daemon's place.
     watchers: Option<Door>,
     /// Held for as long as the daemon lives: its holder owns the socket's file.
-    lock: File,
+    lock: Lock,
     epoll: Epoll,
     /// Rings when what had to wait is watched again.
     pause: Timer,
@@ -229,7 +228,7 @@ impl AdminSocket {
     /// `AddrInUse` if another daemon has taken the place; else as [`Self::bind`].
     fn mend(&mut self) -> io::Result<bool> {
         let lock_path = self.own.path().with_extension("lock");
-        let is_locked = lock::is_at(&self.lock, &lock_path);
+        let is_locked = self.lock.is_at(&lock_path);
         let is_whole = self.watchers.as_ref().is_none_or(Door::is_in_place);
         if is_locked && is_whole && self.own.is_in_place() {
             return Ok(false);

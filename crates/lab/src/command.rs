@@ -141,7 +141,7 @@ pub fn cpu_seconds(pid: u32) -> f64 {
 }
 
 /// Programs that use a core each until this is dropped.
-pub struct Hogs(Vec<Child>);
+pub struct Hogs(Vec<Killed>);
 
 impl Hogs {
     /// Starts `count` programs. Each ends by itself when it has computed for `limit`, so that a lab
@@ -160,23 +160,25 @@ impl Hogs {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn();
-            hogs.0.push(hog.context("cannot start a busy program")?);
+            hogs.0.push(Killed(hog.context("cannot start a busy program")?));
         }
         Ok(hogs)
     }
 
     /// Whether all programs still run.
     pub fn all_run(&mut self) -> bool {
-        self.0.iter_mut().all(|hog| matches!(hog.try_wait(), Ok(None)))
+        self.0.iter_mut().all(|hog| matches!(hog.0.try_wait(), Ok(None)))
     }
 }
 
-impl Drop for Hogs {
+/// A process that is killed when this is dropped.
+pub(crate) struct Killed(pub Child);
+
+impl Drop for Killed {
     fn drop(&mut self) {
-        for hog in &mut self.0 {
-            let _ = hog.kill();
-            let _ = hog.wait();
-        }
+        // A process that has ended already is as good as killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -188,7 +190,7 @@ mod tests {
     fn hogs_end_when_they_are_dropped_and_by_themselves() {
         let mut hogs = Hogs::start(1, Duration::from_secs(60)).unwrap();
         assert!(hogs.all_run());
-        let pid = hogs.0[0].id();
+        let pid = hogs.0[0].0.id();
         drop(hogs);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
 

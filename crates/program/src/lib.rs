@@ -1,10 +1,12 @@
 //! What the programs `holdfast`, `holdfast-lab`, `holdfast-watch` and `holdfast-tunnel` share at the
 //! command line: the name of their build, the meaning of their exit codes, and the options of verbs for which
-//! `holdfast` starts one of the others.
+//! `holdfast` starts one of the others; and how they speak to a service manager.
 #![forbid(unsafe_code)]
 
 mod demo;
 pub mod exit;
+pub mod notify;
+pub mod pages;
 mod top;
 mod tunnel;
 

@@ -10,4 +10,4 @@ mod stats;
 pub mod units;
 
 pub use progress::progress;
-pub use stats::{Interval, Mean, Stalls, Summary};
+pub use stats::{Interval, Mean, Stalls, Summary, jain};

@@ -25,6 +25,13 @@ impl Summary {
     }
 }
 
+/// Jain's index of shares: 1 if all are the same, 1/n if one of n has everything (Jain, Chiu and Hawe,
+/// DEC-TR-301, 1984). Without shares, or if nobody has anything, it is 0.
+pub fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|it| it * it).sum::<f64>());
+    sum * sum / (shares.len() as f64 * squares).max(f64::MIN_POSITIVE)
+}
+
 /// A median, and the interval in which the true median lies in 95 of 100 cases: between two of the
 /// values, chosen by the binomial distribution of how many lie below the median. With fewer than 6
 /// values these are the extremes.
@@ -138,6 +145,11 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_that_are_the_same_are_fair() {
+        assert_eq!((jain(&[3.0, 3.0]), jain(&[6.0, 0.0]), jain(&[])), (1.0, 0.5, 0.0));
+    }
 
     #[test]
     fn quantiles_are_values_that_occurred() {

@@ -2,20 +2,13 @@
 //! ready, what it last wrote into its log, that its loop turns, and that it is stopping. Without a
 //! manager nothing is said. Nothing here may wait: the loop itself says all of it.
 
+use holdfast_program::notify::{Notify, SOCKET, watchdog};
 use std::env::var_os;
-use std::ffi::OsStr;
-use std::io;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
-
-/// How often the loop is told of within the time after which it counts as hung.
-const PETS: u32 = 4;
 
 /// The manager that the environment names, if there is one.
 pub struct Manager {
-    to: Option<(UnixDatagram, SocketAddr)>,
+    to: Option<Notify>,
     /// Time between two words that the loop turns; `None` if nobody waits for them.
     pet_every: Option<Duration>,
     pet_at: Duration,
@@ -23,8 +16,8 @@ pub struct Manager {
 
 impl Manager {
     pub fn of_environment() -> Self {
-        let to = var_os("NOTIFY_SOCKET").and_then(|place| open(&place).ok());
-        Self { to, pet_every: watchdog().map(|limit| limit / PETS), pet_at: Duration::ZERO }
+        let to = var_os(SOCKET).and_then(|place| Notify::open(&place).ok());
+        Self { to, pet_every: watchdog(|name| var_os(name)), pet_at: Duration::ZERO }
     }
 
     /// Everything is open, and verbs are answered. Whether the peer is there is another matter: a host
@@ -57,25 +50,6 @@ impl Manager {
 
     /// What cannot be said is as good as lost; the next word says the same.
     fn tell(&self, words: &str) {
-        if let Some((socket, to)) = &self.to {
-            let _lost = socket.send_to_addr(words.as_bytes(), to);
-        }
+        let _lost = self.to.as_ref().map(|to| to.send(words));
     }
-}
-
-fn open(place: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
-    let to = match place.as_bytes() {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
-        _ => SocketAddr::from_pathname(place)?,
-    };
-    let socket = UnixDatagram::unbound()?;
-    socket.set_nonblocking(true)?;
-    Ok((socket, to))
-}
-
-/// Time after which the loop counts as hung, where the manager waits for this process' words.
-fn watchdog() -> Option<Duration> {
-    let number = |name| var_os(name)?.to_str()?.parse::<u64>().ok();
-    let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
-    number("WATCHDOG_USEC").filter(|us| *us > 0 && is_meant).map(Duration::from_micros)
 }

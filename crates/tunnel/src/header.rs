@@ -8,7 +8,10 @@
 //! depends on the packet before, and a number is never given to another header. A sender restores
 //! each packet first and sends it whole if that does not give the same bytes.
 
-use crate::inner::{IPV4_HEADER, IPV6_HEADER, TCP, UDP, u16_at};
+use crate::inner::{
+    IPV4_FRAGMENT, IPV4_HEADER, IPV4_PROTOCOL, IPV6_HEADER, IPV6_PROTOCOL, IS_FRAGMENT, TCP, UDP,
+    u16_at,
+};
 use crate::item::Item;
 use holdfast_wire::packet::internet_checksum;
 use std::collections::{HashMap, VecDeque};
@@ -18,13 +21,8 @@ const UDP_HEADER: usize = 8;
 /// Where the fields lie that are computed or sent (RFC 791 §3.1, RFC 8200 §3, RFC 768).
 const IPV4_LENGTH: std::ops::Range<usize> = 2..4;
 const IPV4_ID: std::ops::Range<usize> = 4..6;
-const IPV4_FRAGMENT: usize = 6;
-const IPV4_PROTOCOL: usize = 9;
 const IPV4_CHECKSUM: std::ops::Range<usize> = 10..12;
 const IPV6_LENGTH: std::ops::Range<usize> = 4..6;
-const IPV6_PROTOCOL: usize = 6;
-/// More fragments, or not the first.
-const IS_FRAGMENT: u16 = 0x3fff;
 /// Headers that an end remembers of its own; the peer keeps twice as many.
 const KNOWN_MAX: u64 = 256;
 

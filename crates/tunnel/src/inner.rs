@@ -11,6 +11,12 @@ pub(crate) const UDP: u8 = 17;
 pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;
 pub(crate) const TCP_HEADER: usize = 20;
+/// Where IP headers have their protocol, and what makes an IPv4 packet a fragment (RFC 791 §3.1, RFC
+/// 8200 §3).
+pub(crate) const IPV4_PROTOCOL: usize = 9;
+pub(crate) const IPV4_FRAGMENT: usize = 6;
+pub(crate) const IS_FRAGMENT: u16 = 0x3fff;
+pub(crate) const IPV6_PROTOCOL: usize = 6;
 const TCP_FIN: u8 = 0x01;
 pub(crate) const TCP_SYN: u8 = 0x02;
 const TCP_RST: u8 = 0x04;
@@ -64,10 +70,10 @@ impl Inner {
         if header < IPV4_HEADER || total < header || total > packet.len() {
             return None;
         }
-        let is_fragment = u16_at(packet, 6)? & 0x3fff != 0;
+        let is_fragment = u16_at(packet, IPV4_FRAGMENT)? & IS_FRAGMENT != 0;
         let transport = if is_fragment { &[] } else { &packet[header..total] };
         let addresses = packet.get(12..20)?;
-        Some(Self::of(packet[1], packet[9], addresses, transport))
+        Some(Self::of(packet[1], packet[IPV4_PROTOCOL], addresses, transport))
     }
 
     fn ipv6(packet: &[u8]) -> Option<Self> {
@@ -76,7 +82,7 @@ impl Inner {
         let transport = packet.get(IPV6_HEADER..IPV6_HEADER + payload)?;
         let traffic_class = packet[0] << 4 | packet[1] >> 4;
         // Behind an extension header the ports are not looked for: such packets share a flow.
-        Some(Self::of(traffic_class, packet[6], addresses, transport))
+        Some(Self::of(traffic_class, packet[IPV6_PROTOCOL], addresses, transport))
     }
 
     fn of(traffic_class: u8, protocol: u8, addresses: &[u8], transport: &[u8]) -> Self {

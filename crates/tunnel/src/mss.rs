@@ -2,7 +2,10 @@
 //! whole, because they know only the MTUs of their own links, and because the ICMP messages that would
 //! tell them of a shorter one (RFC 1191, RFC 8201) are dropped in many networks.
 
-use crate::inner::{IPV4_HEADER, IPV6_HEADER, TCP, TCP_HEADER, TCP_SYN, u16_at, updated_checksum};
+use crate::inner::{
+    IPV4_FRAGMENT, IPV4_HEADER, IPV4_PROTOCOL, IPV6_HEADER, IPV6_PROTOCOL, IS_FRAGMENT, TCP,
+    TCP_HEADER, TCP_SYN, u16_at, updated_checksum,
+};
 
 /// Where a segment has its flags, the length of its header and its checksum (RFC 9293 §3.1).
 const OFFSET: usize = 12;
@@ -13,12 +16,6 @@ const END: u8 = 0;
 const NOTHING: u8 = 1;
 const MSS: u8 = 2;
 const MSS_BYTES: u8 = 4;
-/// Where IP headers have their protocol, and what makes an IPv4 packet a fragment (RFC 791 §3.1, RFC
-/// 8200 §3).
-const IPV4_PROTOCOL: usize = 9;
-const IPV4_FRAGMENT: usize = 6;
-const IS_FRAGMENT: u16 = 0x3fff;
-const IPV6_PROTOCOL: usize = 6;
 
 /// Lowers the MSS that a SYN or SYN-ACK announces to what fits into packets of `mtu` bytes, and keeps
 /// its checksum as right or wrong as it was; whether it was lowered. It is the MTU without the fixed

@@ -5,9 +5,8 @@ use super::Failure;
 use super::args::{Cli, EXIT_CODES};
 use super::examples;
 use crate::status::exit;
-use clap::builder::Resettable;
 use clap::{Command, CommandFactory as _};
-use clap_mangen::Man;
+use holdfast_program::pages;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -41,11 +40,10 @@ const WITHOUT_FILES: [&str; 7] = [
 ];
 
 pub(super) fn write(directory: &Path) -> Result<u8, Failure> {
-    fs::create_dir_all(directory)?;
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
     let names = names(&program);
-    write_of(&program, &names, directory)?;
+    pages::write(&program, directory, &|name| sections(name, &names).into_bytes())?;
     fs::write(directory.join(OF_FILE), of_file())?;
     Ok(exit::OK)
 }
@@ -55,21 +53,6 @@ fn names(command: &Command) -> Vec<String> {
     let own = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
     [own].into_iter().chain(shown.flat_map(names)).collect()
-}
-
-fn write_of(command: &Command, names: &[String], directory: &Path) -> Result<(), Failure> {
-    for inner in command.get_subcommands().filter(|it| !it.is_hide_set()) {
-        write_of(inner, names, directory)?;
-    }
-    // Its own section says what the help says at its end.
-    let man =
-        Man::new(command.clone().after_help(Resettable::Reset).after_long_help(Resettable::Reset));
-    let mut page = Vec::new();
-    man.render(&mut page)?;
-    let name = command.get_display_name().unwrap_or(command.get_name());
-    page.extend_from_slice(sections(name, names).as_bytes());
-    fs::write(directory.join(man.get_filename()), page)?;
-    Ok(())
 }
 
 /// The sections that clap does not know.

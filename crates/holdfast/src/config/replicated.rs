@@ -159,6 +159,16 @@ pub struct Member {
     pub public_keys: Vec<PublicKey>,
 }
 
+impl Member {
+    /// A port of this host's, so many above that of its daemon.
+    #[must_use]
+    pub fn port_above(&self, ports: u16) -> SocketAddr {
+        let mut address = self.address;
+        address.set_port(address.port().wrapping_add(ports));
+        address
+    }
+}
+
 /// The way from an edge to a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Port {

@@ -8,6 +8,7 @@
 use super::child::{self, Care, Child};
 use crate::config::{ChannelWay, Config, Member};
 use crate::key::{GroupKey, Keyring};
+use holdfast_program::TUNNEL;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, Permissions};
@@ -18,7 +19,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child as Process, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The tunnel's name, in its folder.
@@ -48,9 +49,7 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(9)]
 /// Where a member's tunnel is reached by the other one's, by UDP.
 #[must_use]
 pub fn address(member: &Member) -> SocketAddr {
-    let mut address = member.address;
-    address.set_port(member.address.port().wrapping_add(PORTS_ABOVE));
-    address
+    member.port_above(PORTS_ABOVE)
 }
 
 /// Where a member keeps its tunnel's files.
@@ -97,27 +96,16 @@ impl Coded {
         if let Some((what, remedy)) = lacks() {
             anyhow::bail!("{what}\n  remedy: {remedy}");
         }
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let (other, door) = (config.other(me), door(config, me));
+        let other = config.other(me);
         let place = config.members.iter().position(|it| it.name == me.name).unwrap_or(0);
-        let plan = Plan {
-            folder: folder(&config.group.run_dir, &me.name),
-            names: [me.name.clone(), other.name.clone()],
-            tunnels: [address(me), address(other)],
-            daemons: [me.address, other.address],
-            door,
-            keyring: keyring.clone(),
-            patience: PATIENCE[place.min(1)],
-            spoken: None,
-            takes_next: false,
-            up_at: Instant::now(),
-            heard_at: Instant::now(),
-            is_up: false,
-            was_up: false,
-            asked: None,
-            ask_at: Instant::now(),
-            seen: Arc::clone(&seen),
-        };
+        let plan = Plan::new(
+            folder(&config.group.run_dir, &me.name),
+            [me, other].map(|it| (it.name.clone(), address(it), it.address)),
+            door(config, me),
+            keyring.clone(),
+            PATIENCE[place.min(1)],
+        );
+        let (door, seen) = (plan.door, Arc::clone(&plan.seen));
         Ok(Some(Self { _child: Child::start(plan), door, seen }))
     }
 
@@ -130,16 +118,20 @@ impl Coded {
     /// Why it does not reach the other member's tunnel, if it does not.
     #[must_use]
     pub fn waits(&self) -> Option<String> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(seen.waits.clone()).filter(|why| !why.is_empty())
+        Some(locked(&self.seen).waits.clone()).filter(|why| !why.is_empty())
     }
 
     /// Counters for the status, by name: whether the tunnel is up, what the path loses each way in
     /// thousandths, and what was sent for it, in bytes.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).counters.clone()
+        locked(&self.seen).counters.clone()
     }
+}
+
+fn locked(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    // Only ever replaced as a whole, also by whoever panics.
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An address of this host that nobody else has: 127.0.0.0/8 is all its own.
@@ -167,7 +159,6 @@ struct Plan {
     /// When it was last up, and when it last answered, or began.
     up_at: Instant,
     heard_at: Instant,
-    is_up: bool,
     was_up: bool,
     /// Who was asked and has not answered, and what has come of the answer.
     asked: Option<(UnixStream, Vec<u8>)>,
@@ -176,7 +167,7 @@ struct Plan {
 }
 
 impl Care for Plan {
-    const PROGRAM: &'static str = "holdfast-tunnel";
+    const PROGRAM: &'static str = TUNNEL;
     const WITHOUT: &'static str = "the members' channel is not there (channel = \"coded\")";
     const PAUSE_MAX: Duration = Duration::from_secs(2);
     /// It says goodbye, and resets what it carries.
@@ -222,6 +213,35 @@ impl Care for Plan {
 }
 
 impl Plan {
+    /// An end that has not begun. Of each host: its name, and where its tunnel and its daemon are
+    /// reached.
+    fn new(
+        folder: PathBuf,
+        [own, other]: [(String, SocketAddr, SocketAddr); 2],
+        door: SocketAddr,
+        keyring: Keyring,
+        patience: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            folder,
+            names: [own.0, other.0],
+            tunnels: [own.1, other.1],
+            daemons: [own.2, other.2],
+            door,
+            keyring,
+            patience,
+            spoken: None,
+            takes_next: false,
+            up_at: now,
+            heard_at: now,
+            was_up: false,
+            asked: None,
+            ask_at: now,
+            seen: Arc::default(),
+        }
+    }
+
     fn file(&self) -> PathBuf {
         self.folder.join(format!("{NAME}.toml"))
     }
@@ -305,25 +325,21 @@ impl Plan {
             let why = said["reason"].as_str().unwrap_or_default().to_owned();
             return self.forget(&why);
         }
-        if !self.is_up {
+        let mut seen = locked(&self.seen);
+        if !seen.waits.is_empty() {
             tracing::info!("the members' channel has its tunnel");
         }
-        (self.is_up, self.was_up, self.up_at) = (true, true, Instant::now());
-        *self.seen() = Seen { counters: counters(&said, true), waits: String::new() };
+        *seen = Seen { counters: counters(&said, true), waits: String::new() };
+        (self.was_up, self.up_at) = (true, self.heard_at);
     }
 
     /// Notes that it is not up.
-    fn forget(&mut self, why: &str) {
-        self.is_up = false;
-        let mut seen = self.seen();
+    fn forget(&self, why: &str) {
+        let mut seen = locked(&self.seen);
         if seen.waits != why {
             tracing::info!("the tunnel of the members' channel waits: {why}");
         }
         *seen = Seen { counters: counters(&Value::Null, false), waits: why.to_owned() };
-    }
-
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -351,33 +367,17 @@ mod tests {
     use super::*;
 
     fn plan(me: usize) -> Plan {
-        let names = ["a".to_owned(), "b".to_owned()];
         let at = |last: u8, port: u16| SocketAddr::from(([10, 0, 0, last], port));
-        let (mut names, mut tunnels, mut daemons) =
-            (names, [at(1, 7003), at(2, 7003)], [at(1, 7001), at(2, 7001)]);
-        if me == 1 {
-            names.reverse();
-            tunnels.reverse();
-            daemons.reverse();
-        }
-        Plan {
-            folder: std::env::temp_dir().join(format!("hf-coded-{}-{me}", std::process::id())),
-            names,
-            tunnels,
-            daemons,
-            door: "127.1.2.3:7001".parse().unwrap(),
-            keyring: Keyring::shared(vec![GroupKey::parse(&"5".repeat(64)).unwrap()]),
-            patience: PATIENCE[me],
-            spoken: None,
-            takes_next: false,
-            up_at: Instant::now(),
-            heard_at: Instant::now(),
-            is_up: false,
-            was_up: false,
-            asked: None,
-            ask_at: Instant::now(),
-            seen: Arc::default(),
-        }
+        let mut hosts = [("a", 1), ("b", 2)]
+            .map(|(name, last)| (name.to_owned(), at(last, 7003), at(last, 7001)));
+        hosts.rotate_left(me);
+        Plan::new(
+            std::env::temp_dir().join(format!("hf-coded-{}-{me}", std::process::id())),
+            hosts,
+            "127.1.2.3:7001".parse().unwrap(),
+            Keyring::shared(vec![GroupKey::parse(&"5".repeat(64)).unwrap()]),
+            PATIENCE[me],
+        )
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! place and one `fdatasync`, never for the creation of a file.
 
 use super::record::{self, beside};
-use crate::lock;
+use crate::lock::{self, Lock};
 use crate::spool;
 use holdfast_cluster::state::{
     BLOCKS, EdgeState, MAGIC, STATE_BYTES_MAX, StateBlock, StateBlocks, StateWrite,
@@ -28,7 +28,7 @@ const FILE_BYTES: u64 = BLOCKS as u64 * BLOCK_BYTES;
 pub struct StateFile {
     file: File,
     /// Held for as long as this lives.
-    lock: File,
+    lock: Lock,
     path: PathBuf,
     blocks: StateBlocks,
 }
@@ -107,7 +107,7 @@ impl StateFile {
     /// lock and another process has it now; the state before still counts, once
     /// anything has been written after it.
     pub fn keep(&mut self, state: EdgeState) -> Result<(), StateFileError> {
-        if !lock::is_at(&self.lock, &lock_path(&self.path)) {
+        if !self.lock.is_at(&lock_path(&self.path)) {
             self.lock = take_lock(&self.path)?;
             tracing::warn!("the lock of {} had been removed: it is made anew", self.path.display());
         }
@@ -152,7 +152,7 @@ fn lock_path(path: &Path) -> PathBuf {
     beside(path, ".lock")
 }
 
-fn take_lock(path: &Path) -> Result<File, StateFileError> {
+fn take_lock(path: &Path) -> Result<Lock, StateFileError> {
     let failed = |error| StateFileError::Io { path: path.to_owned(), error };
     let lock = lock::exclusive(&lock_path(path)).map_err(failed)?;
     lock.ok_or_else(|| StateFileError::InUse { path: path.to_owned() })

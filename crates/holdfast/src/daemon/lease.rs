@@ -55,9 +55,7 @@ const ORDERS: u64 = 2;
 /// Where a member's lease thread listens: the port above that of its daemon.
 #[must_use]
 pub fn address(member: &Member) -> SocketAddr {
-    let mut address = member.address;
-    address.set_port(member.address.port().wrapping_add(1));
-    address
+    member.port_above(1)
 }
 
 /// What the thread knows, for the daemon's loop.

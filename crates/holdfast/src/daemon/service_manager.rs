@@ -6,25 +6,16 @@
 //! the same. A process has one manager, which its environment names.
 
 use crate::status::Status;
+pub use holdfast_program::notify::VARIABLES;
+use holdfast_program::notify::{Notify, SOCKET, watchdog};
 use holdfast_wire::message::clip;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-const SOCKET: &str = "NOTIFY_SOCKET";
-const WATCHDOG_PID: &str = "WATCHDOG_PID";
-const WATCHDOG_USEC: &str = "WATCHDOG_USEC";
-/// Variables by which the manager is found. Nobody whom this daemon starts may speak for it.
-pub const VARIABLES: [&str; 3] = [SOCKET, WATCHDOG_PID, WATCHDOG_USEC];
-
 /// Time between two looks at the state.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often the loop is told of within the time after which it counts as hung.
-const PETS: u32 = 4;
 
 static MANAGER: OnceLock<Option<Mutex<Manager>>> = OnceLock::new();
 
@@ -43,7 +34,7 @@ pub fn turn(line: impl FnOnce() -> String) {
 pub fn pet() {
     if let Some(Some(manager)) = MANAGER.get() {
         let manager = manager.lock().unwrap_or_else(PoisonError::into_inner);
-        let _lost = manager.pet_every.map(|_| manager.send("WATCHDOG=1"));
+        let _lost = manager.pet_every.map(|_| manager.to.send("WATCHDOG=1"));
     }
 }
 
@@ -51,7 +42,7 @@ pub fn pet() {
 pub fn stopping() {
     if let Some(Some(manager)) = MANAGER.get() {
         let manager = manager.lock().unwrap_or_else(PoisonError::into_inner);
-        let _lost = manager.send("STOPPING=1\nSTATUS=stopping");
+        let _lost = manager.to.send("STOPPING=1\nSTATUS=stopping");
     }
 }
 
@@ -64,8 +55,7 @@ pub fn line(status: &Status) -> String {
 }
 
 struct Manager {
-    socket: UnixDatagram,
-    to: SocketAddr,
+    to: Notify,
     /// Time between two words that the loop turns; `None` if nobody waits for them.
     pet_every: Option<Duration>,
     pet_at: Instant,
@@ -83,15 +73,9 @@ impl Manager {
     }
 
     fn open(place: &OsStr, pet_every: Option<Duration>) -> io::Result<Mutex<Self>> {
-        let to = match place.as_bytes() {
-            [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
-            _ => SocketAddr::from_pathname(place)?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        socket.set_nonblocking(true)?;
-        let now = Instant::now();
+        let (to, now) = (Notify::open(place)?, Instant::now());
         let (is_ready, told) = (false, String::new());
-        Ok(Mutex::new(Self { socket, to, pet_every, pet_at: now, look_at: now, is_ready, told }))
+        Ok(Mutex::new(Self { to, pet_every, pet_at: now, look_at: now, is_ready, told }))
     }
 
     fn turn(&mut self, now: Instant, line: impl FnOnce() -> String) {
@@ -99,7 +83,7 @@ impl Manager {
             && now >= self.pet_at
         {
             self.pet_at = now + every;
-            let _lost = self.send("WATCHDOG=1");
+            let _lost = self.to.send("WATCHDOG=1");
         }
         if now < self.look_at {
             return;
@@ -108,22 +92,10 @@ impl Manager {
         let line = plain(&line());
         let ready = if self.is_ready { "" } else { "READY=1\n" };
         let is_news = !self.is_ready || self.told != line;
-        if is_news && self.send(&format!("{ready}STATUS={line}")).is_ok() {
+        if is_news && self.to.send(&format!("{ready}STATUS={line}")).is_ok() {
             (self.is_ready, self.told) = (true, line);
         }
     }
-
-    fn send(&self, words: &str) -> io::Result<usize> {
-        self.socket.send_to_addr(words.as_bytes(), &self.to)
-    }
-}
-
-/// Time between two words that the loop turns, where the manager waits for them from this process.
-fn watchdog(variable: &impl Fn(&str) -> Option<OsString>) -> Option<Duration> {
-    let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
-    let is_meant = number(WATCHDOG_PID).is_none_or(|pid| pid == u64::from(std::process::id()));
-    let limit = number(WATCHDOG_USEC).filter(|us| *us > 0 && is_meant)?;
-    Some(Duration::from_micros(limit) / PETS)
 }
 
 /// The text as one line: behind a line's end a peer's words would be words of this daemon.
@@ -135,6 +107,8 @@ fn plain(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     fn heard(manager: &UnixDatagram) -> Vec<String> {
         let mut buffer = [0; 2048];
@@ -176,23 +150,10 @@ mod tests {
         let manager = Manager::open(&place, None).unwrap();
         let manager = manager.into_inner().unwrap();
         let begun = Instant::now();
-        let refused = (0..10_000).find_map(|_| manager.send("STATUS=x").err());
+        let refused = (0..10_000).find_map(|_| manager.to.send("STATUS=x").err());
         assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
         drop(socket);
-        assert!(manager.send("STATUS=x").is_err());
+        assert!(manager.to.send("STATUS=x").is_err());
         assert!(begun.elapsed() < Duration::from_secs(10));
-    }
-
-    #[test]
-    fn a_watchdog_of_another_process_is_not_this_ones() {
-        let own = std::process::id().to_string();
-        let of = |pid: &str, us: &str| {
-            let given = [(WATCHDOG_PID, pid), (WATCHDOG_USEC, us)];
-            let of = |name: &str| given.iter().find(|(it, _)| *it == name).map(|it| it.1.into());
-            watchdog(&|name: &str| of(name).filter(|it: &OsString| !it.is_empty()))
-        };
-        assert_eq!(of(&own, "8000000"), Some(Duration::from_secs(2)));
-        assert_eq!(of("", "8000000"), Some(Duration::from_secs(2)));
-        assert_eq!((of("1", "8000000"), of(&own, "0"), of(&own, "soon")), (None, None, None));
     }
 }

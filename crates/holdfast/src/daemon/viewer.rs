@@ -5,6 +5,7 @@ use super::child::{self, Care, Child};
 use crate::admin::watch_socket;
 use crate::config::{Common, admin_socket};
 use holdfast_linux::address::AddressSocket;
+use holdfast_program::WATCH;
 use holdfast_wire::packet::mapped;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -63,7 +64,7 @@ impl Plan {
 }
 
 impl Care for Plan {
-    const PROGRAM: &'static str = "holdfast-watch";
+    const PROGRAM: &'static str = WATCH;
     const WITHOUT: &'static str = "metrics and page are not served";
 
     /// Whether the daemon answers there already.

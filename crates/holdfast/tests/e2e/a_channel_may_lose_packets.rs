@@ -7,7 +7,6 @@ use holdfast_lab::emu::EmuSpec;
 use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{LogLink, Plan, Role, Testbed};
-use serde_json::Value;
 use std::time::Duration;
 
 fn lossy() -> (Plan, GroupOptions) {
@@ -19,8 +18,7 @@ fn lossy() -> (Plan, GroupOptions) {
 
 /// A count of `channel.…`.
 fn count(group: &Group<'_>, role: Role, what: &str) -> u64 {
-    let status = group.status(role).unwrap_or(Value::Null);
-    status["counters"][format!("channel.{what}")].as_u64().unwrap_or_default()
+    world::counter(group, role, &format!("channel.{what}"))
 }
 
 /// The processes of this host that are tunnels, without those that have ended.

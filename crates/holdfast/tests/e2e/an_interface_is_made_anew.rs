@@ -150,7 +150,7 @@ fn an_edge_that_has_lost_its_address_says_so() {
         let remedy = group.status(Role::Edge).expect("it answers")["remedy"].to_string();
         assert!(remedy.contains("give this host the address 10.9.0.1 again"), "{remedy}");
         testbed.host(Role::Edge).ip(&format!("address add {own}\n")).expect("ip runs");
-        world::wait_until("protection", || group.ensure_protected().is_ok());
+        world::wait_for_group(group, "protection", || group.ensure_protected().is_ok());
     });
 }
 
@@ -163,7 +163,12 @@ fn a_member_that_has_lost_its_address_says_so() {
         testbed.host(Role::Backup).ip(&format!("address del {own}\n")).expect("ip runs");
         world::wait_until(lost, || reason_has(group, Role::Backup, lost));
         testbed.host(Role::Backup).ip(&format!("address add {own}\n")).expect("ip runs");
-        world::wait_until("protection", || group.ensure_protected().is_ok());
+        // The kernel has taken the routes with it.
+        let no_way = "answers find no way to clients: there is no IPv4 route to them";
+        world::wait_for_group(group, no_way, || reason_has(group, Role::Backup, no_way));
+        let route = "route add default via 10.9.0.1\n";
+        testbed.host(Role::Backup).ip(route).expect("ip runs");
+        world::wait_for_group(group, "protection", || group.ensure_protected().is_ok());
     });
 }
 

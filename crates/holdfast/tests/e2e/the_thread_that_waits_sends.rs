@@ -6,7 +6,6 @@ use holdfast_lab::emu::EmuSpec;
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{LogLink, Plan, Role};
-use serde_json::Value;
 use std::time::Duration;
 
 fn direct() -> GroupOptions {
@@ -15,8 +14,7 @@ fn direct() -> GroupOptions {
 
 /// A count of `direct.…`.
 fn count(group: &Group<'_>, role: Role, what: &str) -> u64 {
-    let status = group.status(role).unwrap_or(Value::Null);
-    status["counters"][format!("direct.{what}")].as_u64().unwrap_or_default()
+    world::counter(group, role, &format!("direct.{what}"))
 }
 
 #[test]

@@ -367,6 +367,12 @@ pub fn wait_until(what: &str, ready: impl FnMut() -> bool) {
     wait_within(WAIT_LIMIT, what, ready, String::new);
 }
 
+/// A counter of a daemon's status; 0 if it has none, or does not answer.
+pub fn counter(group: &Group<'_>, role: Role, name: &str) -> u64 {
+    let status = group.status(role).unwrap_or_default();
+    status["counters"][name].as_u64().unwrap_or_default()
+}
+
 /// Waits for something that happens by chance, and surely some time.
 ///
 /// # Panics

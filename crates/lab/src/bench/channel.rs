@@ -110,9 +110,9 @@ pub fn run(args: &ChannelArgs) -> Result<ChannelReport> {
 
 fn measure(args: &ChannelArgs, way: Way, second: &dyn Fn()) -> Result<Outcome> {
     let ChannelArgs { delay_ms, loss, seed, .. } = args;
-    let words = format!("delay {delay_ms}ms loss {loss} seed {seed}");
-    let spec = EmuSpec::parse(&words.split_whitespace().collect::<Vec<_>>());
-    let plan = Plan { log: LogLink::Emulated(spec.context("--loss")?), ..Plan::default() };
+    let spec: EmuSpec =
+        format!("delay {delay_ms}ms loss {loss} seed {seed}").parse().context("--loss")?;
+    let plan = Plan { log: LogLink::Emulated(spec), ..Plan::default() };
     let options = GroupOptions {
         coded: way == Way::Coded,
         heartbeat_ms: Some(args.heartbeat_ms),

@@ -2,7 +2,6 @@
 //! shortest way to see whether a server works at all, with or without Holdfast.
 
 use super::service::{Variant, address, program_for, with_service};
-use crate::emu::EmuSpec;
 use crate::load::{Action, Fault, Group, Run, Spec, Workload};
 use crate::testbed::ours::GroupOptions;
 use crate::testbed::server::Program;
@@ -69,7 +68,7 @@ pub fn run(args: &CheckArgs) -> Result<CheckReport> {
     let group = Group::usual(args.workload, args.connections, program.port());
     let documents = group.size_bytes;
     let client_path = match &args.client_path {
-        Some(text) => Some(EmuSpec::parse(&text.split_whitespace().collect::<Vec<_>>())?),
+        Some(text) => Some(text.parse()?),
         None => None,
     };
     let plan = Plan { client_path, ..Plan::default() };

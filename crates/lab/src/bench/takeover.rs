@@ -246,9 +246,7 @@ impl TakeoverArgs {
     }
 
     fn plan(&self, seed: u64) -> Result<Plan> {
-        let spec = |text: String| {
-            EmuSpec::parse(&text.split_whitespace().collect::<Vec<_>>()).context("emulated path")
-        };
+        let spec = |text: String| text.parse::<EmuSpec>().context("emulated path");
         let mut plan = Plan::default();
         if self.client_path == ClientPath::Wan {
             plan.client_path = Some(spec(format!("delay 25ms loss 1% reorder 2% seed {seed}"))?);

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     fn direction(text: &str) -> Direction {
-        let spec = EmuSpec::parse(&text.split_whitespace().collect::<Vec<_>>()).unwrap();
+        let spec = text.parse().unwrap();
         Direction::new(spec, 14, 0)
     }
 
@@ -336,10 +336,18 @@ mod tests {
 
     #[test]
     fn what_is_lost_behind_the_queue_has_taken_its_time() {
-        let count = |words: &str| {
+        // Other bytes would be those of a frame that is cut into packets.
+        let offer = |words: &str, times| {
             let mut wire = direction(words);
-            (0..10u8).for_each(|index| wire.offer(0, &[index; 1500]));
-            let counts = wire.counts();
+            (0..times).for_each(|_| wire.offer(0, &[0; 1500]));
+            wire
+        };
+        let wire = offer("rate 1gbit loss-behind gemodel 100% 0%", 3);
+        assert_eq!(wire.busy_until_ns, 36_000);
+        assert_eq!((wire.counts().lost_behind.packets, wire.counts().passed.packets), (3, 0));
+        assert_eq!(offer("rate 1gbit loss 100%", 1).busy_until_ns, 0);
+        let count = |words: &str| {
+            let counts = offer(words, 10).counts();
             (counts.lost.packets, counts.lost_behind.packets, counts.overflowed.packets)
         };
         assert_eq!(count("rate 1gbit queue 2 loss-behind 100%"), (0, 3, 7));

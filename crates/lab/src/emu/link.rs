@@ -5,6 +5,7 @@
 use super::direction::{Counts, Direction};
 use super::segment::{FRAME_MAX, VNET_LEN};
 use super::spec::EmuSpec;
+use crate::command::Killed;
 use anyhow::{Context as _, Result, bail, ensure};
 use holdfast_linux::priority;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +16,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
@@ -61,7 +62,7 @@ pub struct LinkArguments {
 
 /// A running wire; dropping it cuts it and removes its interfaces.
 pub struct Link {
-    child: Child,
+    child: Killed,
     /// A line here is answered by one there, which says what became of the packets.
     asked: ChildStdin,
     told: BufReader<ChildStdout>,
@@ -104,7 +105,7 @@ impl Link {
 
     /// The pid of the process that carries the wire.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// What became of the packets so far.
@@ -129,19 +130,11 @@ impl Link {
         let (Some(asked), Some(told)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("an emulated wire without pipes");
         };
-        let mut link = Self { child, asked, told: BufReader::new(told) };
+        let mut link = Self { child: Killed(child), asked, told: BufReader::new(told) };
         let mut line = String::new();
         link.told.read_line(&mut line)?;
         ensure!(line.trim() == "ready", "the emulated wire did not come up");
         Ok(link)
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // A process that has ended already is as good as killed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,19 +1,19 @@
 //! A network of its own, held open by a process that ends with the thread that started it.
 
-use crate::command::{self, wait_for};
+use crate::command::{self, Killed, wait_for};
 use anyhow::{Context as _, Result, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Longest time for the kernel to make a namespace.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
 /// A network namespace; dropping it ends the process that holds it.
-pub(crate) struct Namespace(Child);
+pub(crate) struct Namespace(Killed);
 
 impl Namespace {
     /// Makes an empty one.
@@ -27,7 +27,7 @@ impl Namespace {
             .stdin(Stdio::null())
             .spawn()
             .context("cannot start unshare")?;
-        let namespace = Self(holder);
+        let namespace = Self(Killed(holder));
         let own = std::fs::read_link("/proc/self/ns/net")?;
         wait_for("a network namespace", START_LIMIT, || {
             std::fs::read_link(namespace.path()).ok().filter(|link| *link != own)
@@ -38,14 +38,14 @@ impl Namespace {
 
     /// Its file.
     pub(crate) fn path(&self) -> PathBuf {
-        format!("/proc/{}/ns/net", self.0.id()).into()
+        format!("/proc/{}/ns/net", self.0.0.id()).into()
     }
 
     /// A command that will run in it, and ends with the thread that started it.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "nsenter", "-t"]);
-        command.args([&self.0.id().to_string(), "-n", "--", program]);
+        command.args([&self.0.0.id().to_string(), "-n", "--", program]);
         command
     }
 
@@ -54,7 +54,7 @@ impl Namespace {
     /// # Errors
     /// When `ip` refuses a line.
     pub(crate) fn ip(&self, lines: &str) -> Result<()> {
-        let holder = self.0.id();
+        let holder = self.0.0.id();
         command::shell(&format!("nsenter -t {holder} -n -- ip -batch - <<'END'\n{lines}END\n"))
             .map(drop)
     }
@@ -79,13 +79,5 @@ impl Namespace {
             Ok(result) => result,
             Err(_) => bail!("a thread in a namespace panicked"),
         }
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // A process that has ended already is as good as killed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

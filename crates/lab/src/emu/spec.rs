@@ -6,6 +6,7 @@ use holdfast_report::units;
 use std::fmt;
 use std::iter::Peekable;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -99,6 +100,15 @@ pub enum SpecError {
         /// An example that fits.
         example: &'static str,
     },
+}
+
+impl FromStr for EmuSpec {
+    type Err = SpecError;
+
+    /// As [`EmuSpec::parse`], of words in one text.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        Self::parse(&text.split_whitespace().collect::<Vec<_>>())
+    }
 }
 
 impl EmuSpec {

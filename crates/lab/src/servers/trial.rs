@@ -5,6 +5,7 @@ use super::crowd::Crowd;
 use super::report::{Found, Verdict};
 use super::row::{At, ORIGIN_PORT, Row, copy_files};
 use super::{ASK_EVERY, at_last, session};
+use crate::command::Killed;
 use crate::testbed::ours::{Group, GroupOptions, MEMBERS};
 use crate::testbed::server::{Recipe, listens};
 use crate::testbed::{Host, Plan, Role, Testbed};
@@ -15,7 +16,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -325,7 +326,7 @@ impl Trial<'_> {
     }
 
     /// The web server that a proxy fetches from.
-    fn origin(&self, testbed: &Testbed) -> Result<Option<Origin>> {
+    fn origin(&self, testbed: &Testbed) -> Result<Option<Killed>> {
         if !self.row.has_origin {
             return Ok(None);
         }
@@ -337,19 +338,9 @@ impl Trial<'_> {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let origin = Origin(child);
+        let origin = Killed(child);
         ensure!(wait(START_LIMIT, || listens(client.holder(), ORIGIN_PORT)), "no web server");
         Ok(Some(origin))
-    }
-}
-
-/// A web server on the clients' host.
-struct Origin(Child);
-
-impl Drop for Origin {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,12 +1,9 @@
 //! The man pages: what clap knows of the verbs, with the exit codes and the files.
 
 use super::{Cli, EXIT_CODES, Failure};
-use clap::builder::Resettable;
-use clap::{Command, CommandFactory as _};
-use clap_mangen::Man;
+use clap::CommandFactory as _;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use holdfast_program::exit;
-use std::fs;
+use holdfast_program::{exit, pages};
 use std::path::Path;
 
 /// Places of a tunnel, with what is there. `PEER` is its name.
@@ -25,24 +22,10 @@ const FILES: [(&str, &str); 4] = [
 /// # Errors
 /// If the directory cannot be written to.
 pub fn write(directory: &Path) -> Result<u8, Failure> {
-    fs::create_dir_all(directory)?;
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
-    write_of(&program, directory)?;
+    pages::write(&program, directory, &|name| sections(name).render().into_bytes())?;
     Ok(exit::OK)
-}
-
-fn write_of(command: &Command, directory: &Path) -> Result<(), Failure> {
-    for inner in command.get_subcommands() {
-        write_of(inner, directory)?;
-    }
-    // Its own section says what the help says at its end.
-    let man = Man::new(command.clone().after_help(Resettable::Reset));
-    let mut page = Vec::new();
-    man.render(&mut page)?;
-    sections(command.get_display_name().unwrap_or_default()).to_writer(&mut page)?;
-    fs::write(directory.join(man.get_filename()), page)?;
-    Ok(())
 }
 
 /// The sections that clap does not know.
@@ -68,6 +51,7 @@ fn sections(name: &str) -> Roff {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn every_verb_has_a_page_and_a_purpose() {

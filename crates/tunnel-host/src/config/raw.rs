@@ -298,8 +298,7 @@ fn check_peer_key(findings: &mut Findings, text: &Spanned<String>) -> Option<Pub
     }
 }
 
-/// `"35%"`, or nothing for the default.
-/// A share in percent, of the setting `name`.
+/// A share in percent, as `"35%"`, of the setting `name`; its default, and the most that it may be.
 fn check_share(
     findings: &mut Findings,
     name: &str,

@@ -112,26 +112,16 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
     let has_segment = segment_at.is_some();
     let wants_port = wants_port(raw.edge.is_some(), has_segment);
     let ports_at: Vec<_> = raw.member.iter().map(|it| it.get_ref().address.span()).collect();
-    let is_coded = raw.group.channel == Some(ChannelWay::Coded);
     let members = check_members(findings, raw.member, wants_port);
-    for (member, at) in members.iter().zip(ports_at).filter(|_| is_coded) {
-        if member.address.port() > CODED_PORT_MAX {
-            findings.add(
-                at,
-                format!(
-                    "port {} leaves none two above it for the coded channel",
-                    member.address.port()
-                ),
-                format!("choose one up to {CODED_PORT_MAX}"),
-            );
-        }
-    }
     let tables = RawFront { edge: raw.edge, segment: raw.segment, arbiter: raw.arbiter };
     let front = front::check(findings, tables, &members, raw.group.name.get_ref(), &folder);
     let mut hosts: Vec<(IpAddr, &str)> = front.hosts();
     hosts.extend(members.iter().map(|it| (it.address.ip(), it.name.as_str())));
     let state_dirs = raw.server.state_dirs.take();
     let group = check_group(findings, raw.group, has_segment, &hosts, &folder);
+    if group.channel == ChannelWay::Coded {
+        check_coded_ports(findings, &members, ports_at);
+    }
     let keeps = group.mode == Mode::Cold || group.rebuild;
     if let Some(at) = segment_at.filter(|_| keeps) {
         findings.add(
@@ -183,6 +173,18 @@ pub(super) fn check(findings: &mut Findings, mut raw: RawReplicated) -> Replicat
         hooks: check_hooks(findings, raw.hooks),
         metrics,
         page,
+    }
+}
+
+/// A coded channel needs the port two above each member's own; `ports_at` are where those stand.
+fn check_coded_ports(findings: &mut Findings, members: &[Member], ports_at: Vec<Range<usize>>) {
+    let ports = members.iter().map(|member| member.address.port());
+    for (port, at) in ports.zip(ports_at).filter(|(port, _)| *port > CODED_PORT_MAX) {
+        findings.add(
+            at,
+            format!("port {port} leaves none two above it for the coded channel"),
+            format!("choose one up to {CODED_PORT_MAX}"),
+        );
     }
 }
 

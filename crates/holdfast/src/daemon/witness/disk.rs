@@ -2,10 +2,10 @@
 //! again.
 
 use crate::daemon::record;
-use crate::lock;
+use crate::lock::{self, Lock};
 use anyhow::{Context as _, Result, ensure};
 use holdfast_cluster::arbiter::stored::{GROUP_BYTES_MAX, GroupState};
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Ending of a group's file.
@@ -19,7 +19,7 @@ pub(super) struct Disk {
     folder: PathBuf,
     boot: u32,
     /// Held for as long as this lives.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Disk {

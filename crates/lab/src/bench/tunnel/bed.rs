@@ -1,12 +1,12 @@
 //! Two hosts joined by an emulated wire, and the programs that run on them.
 
-use crate::command::{self, wait_for};
+use crate::command::{self, Killed, wait_for};
 use crate::emu::{EmuSpec, End, Link, Namespace, WireCounts};
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -36,16 +36,8 @@ pub struct Bed {
 
 struct Program {
     end: usize,
-    child: Child,
+    child: Killed,
     log: PathBuf,
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // A process that has ended already is as good as killed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Bed {
@@ -86,7 +78,7 @@ impl Bed {
             .stderr(said)
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
-        self.programs.push(Program { end, child, log });
+        self.programs.push(Program { end, child: Killed(child), log });
         Ok(())
     }
 
@@ -121,7 +113,7 @@ impl Bed {
     pub fn cpu_ns(&self) -> [u64; 2] {
         let mut used = [0; 2];
         for program in &self.programs {
-            used[program.end] += cpu_ns(program.child.id());
+            used[program.end] += cpu_ns(program.child.0.id());
         }
         used
     }
@@ -132,7 +124,7 @@ impl Bed {
     /// Then, with the ends of the logs.
     pub fn check(&mut self) -> Result<()> {
         for program in &mut self.programs {
-            if let Some(status) = program.child.try_wait()? {
+            if let Some(status) = program.child.0.try_wait()? {
                 bail!("a program ended ({status}): {}", self.logs());
             }
         }

@@ -7,7 +7,7 @@ use super::bulk::Bulk;
 use super::lane::{Peers, Way};
 use crate::emu::EmuSpec;
 use anyhow::{Context as _, Result};
-use holdfast_report::progress;
+use holdfast_report::{jain, progress};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -64,8 +64,7 @@ fn measure(
     peers: &Peers,
 ) -> Result<FairRow> {
     let text = format!("{PATH} queue {queue} {more}");
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let mut bed = Bed::start(&EmuSpec::parse(&words).with_context(|| text.clone())?)?;
+    let mut bed = Bed::start(&text.parse::<EmuSpec>().with_context(|| text.clone())?)?;
     let first = way.start(&mut bed, peers)?.bulk;
     let mut flows = vec![Bulk::start(&bed, first, "cubic")?];
     for _ in 0..others {
@@ -84,16 +83,13 @@ fn measure(
 impl FairRow {
     fn of(queue_packets: u32, is_ours: bool, rates: &[f64]) -> Self {
         let sum: f64 = rates.iter().sum();
-        let squares: f64 = rates.iter().map(|it| it * it).sum();
-        let count = rates.len() as f64;
         Self {
             queue_packets,
             is_ours,
             first_mbit_per_s: rates[0],
             others_mbit_per_s: rates[1..].to_vec(),
-            share: rates[0] * count / sum.max(f64::MIN_POSITIVE),
-            // Jain, Chiu and Hawe, DEC-TR-301 (1984).
-            jain: sum * sum / (count * squares).max(f64::MIN_POSITIVE),
+            share: rates[0] * rates.len() as f64 / sum.max(f64::MIN_POSITIVE),
+            jain: jain(rates),
         }
     }
 

@@ -4,6 +4,7 @@
 use super::bed::{A, B, Bed, OUTSIDE, bulk_at, messages_at, run_here};
 use crate::holdfast_binary;
 use anyhow::{Context as _, Result};
+use holdfast_program::TUNNEL;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -187,7 +188,7 @@ fn ours_splice(bed: &mut Bed) -> Result<Targets> {
 
 /// Both ends of ours: keys, files, programs, until they have heard each other.
 fn ours(bed: &mut Bed, lines: [String; 2], classes: &str) -> Result<()> {
-    let program = holdfast_binary()?.with_file_name("holdfast-tunnel").display().to_string();
+    let program = holdfast_binary()?.with_file_name(TUNNEL).display().to_string();
     let file = |bed: &Bed, end: usize, ending: &str| {
         bed.file(&format!("{}.{ending}", ["a", "b"][end])).display().to_string()
     };

@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use cell::{Round, Setting};
 use clap::Args;
 use fair::FairRow;
-use holdfast_report::progress;
+use holdfast_report::{Summary, progress};
 use lane::{LANES, Lane, NOT_THERE, Peers};
 use paths::Path;
 use serde::Serialize;
@@ -200,21 +200,23 @@ impl TunnelArgs {
     }
 
     fn workloads(&self) -> Result<Vec<Workload>> {
-        let names = if self.workload.is_empty() && self.matrix {
-            paths::WORKLOADS.map(str::to_owned).to_vec()
-        } else {
-            self.workload.clone()
-        };
+        let names = self.names(&self.workload, &paths::WORKLOADS);
         chosen(&WORKLOADS, &names, |it| it.name, "workload")
     }
 
     fn lanes(&self) -> Result<Vec<Lane>> {
-        let names = if self.lane.is_empty() && self.matrix {
-            paths::LANES.map(str::to_owned).to_vec()
-        } else {
-            self.lane.clone()
-        };
+        let names = self.names(&self.lane, &paths::LANES);
         chosen(&LANES, &names, |it| it.name, "lane")
+    }
+
+    /// The names that were asked for, or without any those of the matrix, if that is what is measured.
+    fn names(&self, asked: &[String], of_matrix: &[&str]) -> Vec<String> {
+        let is_of_matrix = asked.is_empty() && self.matrix;
+        if is_of_matrix {
+            of_matrix.iter().map(|it| (*it).to_owned()).collect()
+        } else {
+            asked.to_vec()
+        }
     }
 
     fn paths(&self) -> Result<Vec<Path>> {
@@ -233,8 +235,7 @@ impl TunnelArgs {
             "delay {delay_us}us rate {} queue {} seed {seed} {} {}",
             self.rate, self.queue, path.words, self.path
         );
-        let words: Vec<&str> = text.split_whitespace().collect();
-        EmuSpec::parse(&words).with_context(|| text.clone())
+        text.parse().with_context(|| text.clone())
     }
 
     fn setting(&self, path: &Path, round: u64) -> Result<Setting> {
@@ -297,6 +298,12 @@ fn is_small(workload: &Workload) -> bool {
 impl Row {
     fn of(lane: &Lane) -> Self {
         Self { lane: lane.name, rounds: Vec::new(), failed: None }
+    }
+
+    /// The median of the rounds that have it.
+    fn median(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
+        (!values.is_empty()).then(|| Summary::of(&values).median)
     }
 
     fn take(&mut self, measured: Result<Round>) {

@@ -1,10 +1,10 @@
 //! The paths: losses of the command line, and those of the matrix, in which ours must be nowhere
 //! worse than none.
 
-use super::cell::{Delays, Round};
+use super::cell::Delays;
 use super::{Cell, Row};
 use anyhow::{Context as _, Result, ensure};
-use holdfast_report::{Summary, units};
+use holdfast_report::units;
 
 /// Workloads of the matrix, and the lanes that are compared in it.
 pub const WORKLOADS: [&str; 2] = ["M", "B"];
@@ -105,7 +105,7 @@ pub fn worse(cell: &Cell) -> Vec<String> {
 }
 
 fn why_worse(ours: &Row, plain: &Row) -> Option<String> {
-    let goodput = |row: &Row| median(row, |it| it.goodput_mbit_per_s);
+    let goodput = |row: &Row| row.median(|it| it.goodput_mbit_per_s);
     if let (Some(our), Some(other)) = (goodput(ours), goodput(plain))
         && our < other * GOODPUT_NOISE
     {
@@ -116,14 +116,14 @@ fn why_worse(ours: &Row, plain: &Row) -> Option<String> {
     for (name, share) in
         ["lost", "later than a repair takes", "later than the budget"].iter().zip(shares)
     {
-        let of = |row: &Row| median(row, |it| it.delays.as_ref().map(share));
+        let of = |row: &Row| row.median(|it| it.delays.as_ref().map(share));
         if let (Some(our), Some(other)) = (of(ours), of(plain))
             && our > other + DEVIATIONS * deviation(other.max(our), count) + SHARE_NOISE
         {
             return Some(format!("{:.2} % {name} instead of {:.2} %", our * 100.0, other * 100.0));
         }
     }
-    let p50 = |row: &Row| median(row, |it| it.delays.as_ref().and_then(|it| it.p50_ms));
+    let p50 = |row: &Row| row.median(|it| it.delays.as_ref().and_then(|it| it.p50_ms));
     match (p50(ours), p50(plain)) {
         (Some(our), Some(other)) if our > other + MEDIAN_NOISE_MS => {
             Some(format!("a median of {our:.1} instead of {other:.1} ms"))
@@ -137,14 +137,9 @@ fn deviation(share: f64, count: usize) -> f64 {
     (share * (1.0 - share) / count.max(1) as f64).sqrt()
 }
 
-/// Of the rounds that have it.
-fn median(row: &Row, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
-    let values: Vec<f64> = row.rounds.iter().filter_map(of).collect();
-    (!values.is_empty()).then(|| Summary::of(&values).median)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::cell::Round;
     use super::*;
     use crate::emu::{EmuSpec, WireCounts};
     use holdfast_netsim::net::loss::LossModel;
@@ -172,15 +167,14 @@ mod tests {
         assert_eq!(Path::of_loss("5%", false).unwrap().words, "loss 5%");
         assert_eq!(Path::of_loss("5%", true).unwrap().words, "loss-behind 5%");
         let path = Path::of_loss("10%/3", false).unwrap();
-        let spec = EmuSpec::parse(&path.words.split_whitespace().collect::<Vec<_>>()).unwrap();
+        let spec: EmuSpec = path.words.parse().unwrap();
         assert!((spec.bursts.mean() - 0.1).abs() < 1e-9, "{:?}", spec.bursts);
         assert!(matches!(spec.bursts, LossModel::GilbertElliott { .. }));
         for wrong in ["10", "10%/x", "10%/0", "100%/3", "90%/2", ""] {
             assert!(Path::of_loss(wrong, false).is_err(), "{wrong}");
         }
         for path in matrix() {
-            let words: Vec<&str> = path.words.split_whitespace().collect();
-            EmuSpec::parse(&words).unwrap();
+            path.words.parse::<EmuSpec>().unwrap();
         }
     }
 

@@ -103,8 +103,7 @@ impl Row {
     }
 
     fn text(&self, of: impl Fn(&Round) -> Option<f64>, show: fn(f64) -> String) -> String {
-        let values: Vec<f64> = self.rounds.iter().filter_map(of).collect();
-        if values.is_empty() { "-".to_owned() } else { show(Summary::of(&values).median) }
+        self.median(of).map_or_else(|| "-".to_owned(), show)
     }
 
     fn goodput(&self) -> String {

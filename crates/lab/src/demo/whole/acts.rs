@@ -1,6 +1,6 @@
 //! The acts of the whole story, all on the same hosts, with the same clients at work.
 
-use super::seen::{Seen, jain};
+use super::seen::Seen;
 use super::{Act, DEMAND_MBIT, DOWNLOADS, ROUND_TRIP_MS, STRING_MBIT};
 use crate::bench::heal::{kill, start_again};
 use crate::command::wait_for;
@@ -12,6 +12,7 @@ use crate::testbed::ours::Group;
 use crate::testbed::strings::{Cut, Edge, Queue, Strings, interface};
 use anyhow::Result;
 use holdfast_chance::Rng;
+use holdfast_report::jain;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

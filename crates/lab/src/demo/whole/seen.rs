@@ -71,12 +71,6 @@ impl Seen {
     }
 }
 
-/// Jain's index of shares: 1 if all are the same, 1/n if one of n has everything.
-pub(super) fn jain(shares: &[f64]) -> f64 {
-    let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|it| it * it).sum::<f64>());
-    sum * sum / (shares.len() as f64 * squares).max(f64::MIN_POSITIVE)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,10 +106,5 @@ mod tests {
         // Only the first one waited at 150 ms, and it did so until 400 ms.
         assert_eq!(seen.after_ms(150 * MS..900 * MS), [250.0]);
         assert_eq!(seen.mbit(2, &(0..350 * MS)), [0.0, 8.0]);
-    }
-
-    #[test]
-    fn shares_that_are_the_same_are_fair() {
-        assert_eq!((jain(&[3.0, 3.0]), jain(&[6.0, 0.0]), jain(&[])), (1.0, 0.5, 0.0));
     }
 }
