@@ -387,9 +387,10 @@ fn redundancy(path: Path, share: impl Fn(Class) -> f64) -> Vec<Redundancy> {
     Class::ALL.map(of_class).to_vec()
 }
 
-/// Whether a lane misses something that was sent before.
+/// Whether a lane misses something that was sent before: one that a flow has just left, too, or what is
+/// repaired there would come behind what follows it here.
 fn waits_for(decoders: &[Decoder; LANES], origin: Origin) -> bool {
-    decoders[origin.lane].waits_before(origin.seq)
+    decoders.iter().zip(origin.before).any(|(decoder, before)| decoder.waits_before(before))
 }
 
 impl Sender {

@@ -8,6 +8,9 @@
 //! rounds less is sent, and what is lost then is not congestion. The rest is, and the rate gives
 //! way to it.
 
+mod losses;
+
+use self::losses::{Compared, LOSS_MIN, Tally, is_excess};
 use crate::PathLoss;
 use crate::endpoint::ACK_EVERY;
 use crate::rtt::Rtt;
@@ -43,11 +46,6 @@ const LOW_GAIN: f64 = 0.6;
 const LOW_ROUNDS: std::ops::RangeInclusive<usize> = 1..=2;
 /// Most cycles from one such measurement to the next.
 const LOW_EVERY_MAX: u32 = 8;
-/// Loss below which there is nothing to tell apart.
-const LOSS_MIN: f64 = 0.003;
-/// Standard deviations, and a share, by which loss must exceed the path's to be congestion.
-const EXCESS_DEVIATIONS: f64 = 2.0;
-const EXCESS_MIN: f64 = 0.005;
 /// CUBIC's constants (RFC 9438 §4.6 and §5), and the packets in which it counts.
 const CUBIC_BETA: f64 = 0.7;
 const CUBIC_C: f64 = 0.4;
@@ -57,8 +55,6 @@ const CAP_GAIN: f64 = 1.2;
 /// A window of so many products of rate and round trip is none.
 const CAP_ENDS: f64 = 1.6;
 const PACKET_BYTES: f64 = 1500.0;
-/// Weight of older cycles in what is known of losses.
-const CYCLE_WEIGHT: f64 = 0.7;
 /// Highest path loss that is made good for by sending more.
 const COMPENSATED_MAX: f64 = 0.5;
 /// A round trip so much longer than the least is a queue: then nothing is sent beyond the rate.
@@ -67,6 +63,13 @@ const QUEUE_RTT: f64 = 1.3;
 const INITIAL_WINDOW_BYTES: f64 = 16.0 * 1500.0;
 /// The window, in products of rate and least round trip.
 const WINDOW_GAIN: f64 = 2.0;
+/// Shortest round trip that is believed.
+const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
+/// A round trip so much longer than the least is one of a path that has no room to spare: below it a
+/// queue may be what a connection inside has sent at once.
+const SPARE_RTT: f64 = 2.0;
+/// Part of its share below which the tunnel has room to spare.
+const SPARE_FLIGHT: f64 = 0.75;
 /// Time for which unused credit counts: wake-ups are late.
 const CREDIT: Duration = Duration::from_millis(2);
 /// Time for which datagrams of bulk are collected before they leave together: at 2 Gbit/s they are
@@ -113,24 +116,6 @@ struct Cap {
     window: f64,
     /// A router has asked for it: no measurement of losses says otherwise.
     is_asked_for: bool,
-}
-
-/// Losses of some rounds.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    settled: f64,
-    lost: f64,
-}
-
-impl Tally {
-    fn share(&self) -> f64 {
-        if self.settled > 0.0 { (self.lost / self.settled).clamp(0.0, 1.0) } else { 0.0 }
-    }
-
-    fn age(&mut self) {
-        self.settled *= CYCLE_WEIGHT;
-        self.lost *= CYCLE_WEIGHT;
-    }
 }
 
 /// What one acknowledgement says about the path.
@@ -181,6 +166,7 @@ pub(crate) struct Rate {
     /// Losses while nothing waited in the path's queues.
     quiet: Tally,
     high: Tally,
+    start: Compared,
     path_loss: f64,
     loss: f64,
     cap: Option<Cap>,
@@ -219,6 +205,7 @@ impl Rate {
             has_low: false,
             quiet: Tally::default(),
             high: Tally::default(),
+            start: Compared::default(),
             path_loss: 0.0,
             loss: 0.0,
             cap: None,
@@ -248,6 +235,13 @@ impl Rate {
         let best = self.best();
         let round = self.rtt.smoothed().as_secs_f64();
         self.cap.map_or(best, |cap| (cap.window / round).min(best * STARTUP_GROWTH))
+    }
+
+    /// Whether the path has room for redundancy, which then costs nobody time: nothing waits for it, and
+    /// less is under way than may be.
+    pub fn has_spare(&self) -> bool {
+        let has_room = |cap: Cap| (self.inflight as f64) < SPARE_FLIGHT * cap.window;
+        self.cap.is_none_or(has_room) && !self.has_queue_of(SPARE_RTT)
     }
 
     /// The highest rate of the last rounds.
@@ -373,7 +367,9 @@ impl Rate {
         self.loss = news.loss;
         let at = news.highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let Some(sent) = at.and_then(|at| self.log.get(at).copied()) else { return };
-        self.rtt.sample(now.saturating_sub(sent.at).saturating_sub(news.held), now);
+        // A peer that says it has held the answer for longer than that lies, or its clock is coarse.
+        let took = now.saturating_sub(sent.at).saturating_sub(news.held).max(ROUND_TRIP_MIN);
+        self.rtt.sample(took, now);
         self.tally(news, sent.is_low);
         if let Some(bytes) = news.bytes {
             self.note_delivery(u64::from(bytes), &sent, now);
@@ -403,20 +399,20 @@ impl Rate {
     /// while one does may be overflow.
     fn tally(&mut self, news: &News, is_low: bool) {
         let has_queue = self.has_queue_of(QUEUE_RTT);
-        let note = |tally: &mut Tally| {
-            tally.settled += news.settled;
-            tally.lost += news.lost;
-        };
         if !has_queue {
-            note(&mut self.quiet);
+            self.quiet.note(news);
         }
         match (is_low, has_queue) {
-            (true, false) => note(&mut self.low),
+            (true, false) => self.low.note(news),
             (true, true) => {}
-            (false, _) => note(&mut self.high),
+            (false, _) => self.high.note(news),
+        }
+        if self.startup.is_some() {
+            let has_queue = self.has_queue_of(EMPTY_RTT);
+            self.start.note(has_queue, news);
         }
         if !self.has_low && self.quiet.settled > 0.0 {
-            self.path_loss = self.quiet.share();
+            self.path_loss = self.start.path_loss().unwrap_or_else(|| self.quiet.share());
         }
     }
 
@@ -478,6 +474,10 @@ impl Rate {
     }
 
     fn end_round(&mut self, now: Duration) {
+        let may_overflow = self.startup.is_some() && self.mode == PathLoss::Measure;
+        if may_overflow && self.start.overflows() {
+            self.give_way(false, now);
+        }
         let delivery = self.delivery();
         if let Some((best, rounds)) = &mut self.startup {
             if self.is_limited {
@@ -536,10 +536,7 @@ impl Rate {
             self.has_low = true;
         }
         let base = if self.low.settled > 0.0 { self.low.share() } else { self.path_loss };
-        let samples = 1.0 / self.low.settled.max(1.0) + 1.0 / self.high.settled.max(1.0);
-        let high = self.high.share();
-        let spread = (high.max(LOSS_MIN) * (1.0 - high) * samples).sqrt();
-        let is_congested = high - base > EXCESS_DEVIATIONS * spread + EXCESS_MIN;
+        let is_congested = is_excess(self.high, self.low, base);
         if is_congested {
             self.give_way(false, now);
             (self.low_every, self.low_in) = (1, 0);

@@ -4,6 +4,7 @@
 //! itself misses something that was sent before the packet: a hole that came with the packets from
 //! the inside is none of its business.
 
+use crate::frame::LANES;
 use crate::inner::TcpOrder;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,11 +14,13 @@ const FLOWS_MAX: usize = 4096;
 /// Flows that may wait at once: each is looked at whenever a datagram comes.
 const HOLDING_MAX: usize = 1024;
 
-/// Where a packet came from: its lane and symbol.
+/// Where a packet came from: its lane and symbol, and what each lane was known to have when it came
+/// (its own: the symbol). A flow may change its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub lane: usize,
     pub seq: u64,
+    pub before: [u64; LANES],
 }
 
 #[derive(Clone, Debug)]
@@ -181,7 +184,7 @@ mod tests {
 
     impl Run {
         fn segment(&mut self, flow: u64, seq: u32, hole_before: bool) {
-            let origin = Origin { lane: 0, seq: 1 };
+            let origin = Origin { lane: 0, seq: 1, before: [1, 0, 0] };
             let packet = seq.to_be_bytes().to_vec();
             self.0.segment(flow, order(seq, 10), origin, 50 * MS, packet, |_| hole_before);
         }

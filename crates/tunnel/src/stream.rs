@@ -141,7 +141,11 @@ impl Receiving {
     fn takes(&mut self, offset: u64, bytes: &[u8], ends: bool) -> bool {
         let Some(end) = offset.checked_add(bytes.len() as u64) else { return false };
         let is_beyond = self.end.is_some_and(|known| end > known || ends && end != known);
-        if end > self.granted || is_beyond {
+        let has_more = || {
+            let held = self.held.last_key_value();
+            end < self.next || held.is_some_and(|(at, bytes)| at + bytes.len() as u64 > end)
+        };
+        if end > self.granted || is_beyond || ends && has_more() {
             return false;
         }
         if ends {

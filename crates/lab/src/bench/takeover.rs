@@ -362,13 +362,15 @@ impl Outcome {
     /// Collects what the clients and the daemons say when the load is over. `survivor`: who must
     /// speak then; `None`: at most one member.
     pub fn of(report: Report, survivor: Option<Survivor>, group: &mut Group<'_>) -> Self {
+        // Waits for the takeover, where all clients have ended before it.
+        let wrong_end = wrong_end(survivor, group);
         let status = group.status(Role::Backup).unwrap_or_default();
         let takeover = status.get("last_takeover").filter(|value| value.is_object()).cloned();
         Self {
             report,
             takeover,
             edge_events: group.events(Role::Edge),
-            wrong_end: wrong_end(survivor, group),
+            wrong_end,
             fenced_packets: 0,
             may_be_heard: false,
             last_words: String::new(),

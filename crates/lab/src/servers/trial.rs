@@ -243,7 +243,7 @@ impl Trial<'_> {
         }
         let serves = || group.primary() == Some(victim.other());
         let taken = wait(TAKEOVER_LIMIT, serves);
-        ensure!(taken, "nobody has taken over: {}", said(group));
+        ensure!(taken, "nobody has taken over: {}\n{}", said(group), group.log_tails());
         crowd.progress(SOME_TURNS)?;
         self.found.stalls_ms.push(crowd.take_longest().as_millis() as u64);
         self.ask(testbed).context("new clients")?;

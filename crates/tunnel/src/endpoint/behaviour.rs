@@ -14,7 +14,9 @@ const THIN_AGAIN: f64 = 0.25;
 const RATE_UNKNOWN: f64 = 1.25e6;
 /// Packets per round trip up to which a TCP flow is a dialogue, not a bulk transfer.
 const THIN_PACKETS: f64 = 8.0;
-/// Time over which a flow's use is averaged.
+/// Time over which a flow's use is averaged; of TCP at least this, and four round trips.
+const MEMORY_MIN: Duration = Duration::from_millis(50);
+/// Longest such time, and that of all others.
 const MEMORY: Duration = Duration::from_millis(500);
 /// Flows whose behaviour is remembered.
 const FLOWS_MAX: usize = 4096;
@@ -71,9 +73,12 @@ impl Behaviour {
         if inner.tcp.is_some_and(|tcp| tcp.is_pure_ack()) {
             return Class::Soon;
         }
-        let usage = self.note(inner.flow, len, now);
-        let per_second = 1.0 / MEMORY.as_secs_f64();
-        let part = if inner.protocol == TCP {
+        // Some round trips of TCP: after half a second its slow start would be over.
+        let is_tcp = inner.protocol == TCP;
+        let memory = if is_tcp { (rtt * 4).clamp(MEMORY_MIN, MEMORY) } else { MEMORY };
+        let usage = self.note(inner.flow, len, memory, now);
+        let per_second = 1.0 / memory.as_secs_f64();
+        let part = if is_tcp {
             usage.packets * per_second * rtt.as_secs_f64() / THIN_PACKETS
         } else {
             usage.bytes * per_second / (THIN_SHARE * rate.max(RATE_UNKNOWN))
@@ -83,7 +88,7 @@ impl Behaviour {
         if usage.is_bulk { Class::Bulk } else { Class::Now }
     }
 
-    fn note(&mut self, flow: u64, len: usize, now: Duration) -> &mut Use {
+    fn note(&mut self, flow: u64, len: usize, memory: Duration, now: Duration) -> &mut Use {
         if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&flow) {
             self.flows.retain(|_, usage| usage.at + MEMORY > now);
             if self.flows.len() >= FLOWS_MAX {
@@ -91,7 +96,7 @@ impl Behaviour {
             }
         }
         let usage = self.flows.entry(flow).or_default();
-        let kept = (-now.saturating_sub(usage.at).as_secs_f64() / MEMORY.as_secs_f64()).exp();
+        let kept = (-now.saturating_sub(usage.at).as_secs_f64() / memory.as_secs_f64()).exp();
         usage.bytes = usage.bytes * kept + len as f64;
         usage.packets = usage.packets * kept + 1.0;
         usage.at = now;

@@ -23,8 +23,10 @@ const BURST_PART: u32 = 4;
 const BURST_MIN: u8 = 4;
 /// Longest symbol that rides again in the next datagram.
 pub(super) const RIDER_BYTES_MAX: usize = 128;
-/// Rows per symbol on a bulk lane with spare capacity, in multiples of the loss, and at most.
-const SPARE_FACTOR: f64 = 2.5;
+/// Rows per symbol on a bulk lane with spare capacity, in multiples of the loss; at least so many that a
+/// hole is filled within ten symbols, before an inner TCP takes the delay for a queue; and at most.
+const SPARE_FACTOR: f64 = 2.0;
+const SPARE_MIN: f64 = 0.1;
 const SPARE_MAX: f64 = 0.5;
 /// Symbols that such a row covers.
 const SPARE_WINDOW: u64 = 40;
@@ -42,13 +44,18 @@ pub(super) struct Guard {
     count: u8,
     since: Duration,
     latest: Duration,
+    /// Whether nothing was sent on the lane for a budget before the first.
+    is_lone: bool,
     /// Rows owed on a bulk lane.
     credit: f64,
 }
 
 impl Guard {
+    /// A packet that came alone and has stayed alone for half of the budget gains nothing by waiting for
+    /// others: its copies leave then, and are there in time however late this host wakes up.
     fn closes_at(&self, budget: Duration) -> Duration {
-        self.since + budget.saturating_sub(MARGIN)
+        let stays_alone = self.is_lone && self.count == 1;
+        self.since + if stays_alone { budget / 2 } else { budget.saturating_sub(MARGIN) }
     }
 
     /// Whether something was sent on the lane just before.
@@ -89,7 +96,7 @@ impl Sender {
         }
         let guard = &mut self.guards[class.index()];
         if guard.count == 0 {
-            (guard.first, guard.since) = (seq, now);
+            (guard.first, guard.since, guard.is_lone) = (seq, now, is_lone);
         }
         guard.count = (seq - guard.first + 1).min(u64::from(u8::MAX)) as u8;
         if guard.count >= GROUP_MAX {
@@ -183,7 +190,7 @@ impl Sender {
             guard.credit = 0.0;
             return;
         }
-        guard.credit += (SPARE_FACTOR * path.loss).min(SPARE_MAX);
+        guard.credit += (SPARE_FACTOR * path.loss).clamp(SPARE_MIN, SPARE_MAX);
         if guard.credit < 1.0 {
             return;
         }

@@ -3,7 +3,7 @@
 use super::{Endpoint, RESEQUENCE_INITIAL, RESEQUENCE_MAX, Received, send, waits_for};
 use crate::Class;
 use crate::api::{Ecn, Inside, Malformed};
-use crate::decoder::How;
+use crate::decoder::{Decoder, How};
 use crate::frame::{Ack, Fault, Frame, Frames, LANES};
 use crate::inner::Inner;
 use crate::item::{Item, Items};
@@ -148,7 +148,9 @@ impl Endpoint {
             self.received.ahead += u64::from(how == How::Decoded);
             symbol.clear();
             symbol.extend_from_slice(self.decoders[lane].symbol(seq).unwrap_or_default());
-            self.symbol(Origin { lane, seq }, &symbol, ecn, now);
+            let mut before = self.decoders.each_ref().map(Decoder::top);
+            before[lane] = seq;
+            self.symbol(Origin { lane, seq, before }, &symbol, ecn, now);
         }
         self.scratch = symbol;
         self.decoders[lane].prune();

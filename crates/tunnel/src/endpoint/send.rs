@@ -27,6 +27,8 @@ pub(super) const WIRE_BYTES: usize = 52;
 const ACK_ROOM: usize = 54;
 /// Bytes of packets that may wait as cells of a lane.
 const BACKLOG_BYTES: usize = 3000;
+/// Bytes of a frame that answers a question.
+const ECHO_BYTES: usize = 5;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
@@ -160,7 +162,9 @@ impl Endpoint {
             return None;
         }
         let mut room = self.config.datagram_bytes_max.saturating_sub(main.len(&self.sender));
-        if let Some(token) = self.sender.echo.take() {
+        if room >= ECHO_BYTES
+            && let Some(token) = self.sender.echo.take()
+        {
             Frame::Echo { token }.put(out, false);
         }
         if must_ack || self.acks.may_ride(now) {
@@ -345,13 +349,14 @@ impl Endpoint {
             Class::Now => self.sender.guard(class, seq, &self.config, now),
             Class::Soon => self.sender.note_symbol(class, now),
             Class::Bulk => {
-                let has_backlog = self.sender.queue.bytes_of(class) >= BACKLOG_BYTES
-                    || self.streams.has_something(class);
-                if has_backlog {
+                // What a connection inside sends at once is no sign that the path is full.
+                let has_stream = self.streams.has_something(class);
+                if has_stream || self.sender.queue.bytes_of(class) >= BACKLOG_BYTES {
                     self.sender.last_bulk = now;
                 }
-                let is_backlogged =
-                    self.sender.last_bulk + self.sender.rate.rtt().smoothed() * 2 > now;
+                let rate = &self.sender.rate;
+                let was_just = self.sender.last_bulk + rate.rtt().smoothed() * 2 > now;
+                let is_backlogged = has_stream || was_just && !rate.has_spare();
                 self.sender.spare(seq, is_backlogged, now);
             }
         }

@@ -5,6 +5,7 @@ mod bulk;
 mod competitor;
 mod fair;
 mod hostile;
+mod inner;
 mod marks;
 mod messages;
 mod order;
