@@ -38,8 +38,7 @@ fn connections_and_pings_come_through_a_tenth_of_loss() {
 
     let status = bed.status(A).expect("an answer");
     let loss = status["machine"]["sending"]["loss"].as_f64().expect("a number");
-    // More while this machine is busy: what the relay has no turn to take is lost, too.
-    assert!((0.05..0.5).contains(&loss), "a tenth is lost, and {loss} is shown");
+    assert!((0.05..0.2).contains(&loss), "a tenth is lost, and {loss} is shown");
     let dropped = switches.dropped.load(Ordering::Relaxed);
     assert!(dropped > 100, "the relay has lost {dropped}");
     switches.ends.store(true, Ordering::Relaxed);

@@ -1,12 +1,15 @@
 //! Something in the middle: it loses and delays datagrams between two ends that take it for each
 //! other, and remembers some.
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Bytes that may wait for it.
+const BUFFER_BYTES: usize = 32 << 20;
 /// Datagrams that it remembers.
 const KEPT_MAX: usize = 2000;
 
@@ -28,6 +31,8 @@ pub fn run(
     switches: &Switches,
 ) -> Vec<Vec<u8>> {
     let socket = UdpSocket::bind(listen).expect("the relay's port");
+    // What it has no turn to take on a busy machine waits: it loses only what it is told to.
+    set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES).expect("a large buffer");
     let mut flying: VecDeque<(Instant, SocketAddr, Vec<u8>)> = VecDeque::new();
     let (mut kept, mut chance) = (Vec::new(), 1u64);
     let mut buffer = vec![0; 65_536];
