@@ -44,18 +44,13 @@ pub(super) struct Guard {
     count: u8,
     since: Duration,
     latest: Duration,
-    /// Whether nothing was sent on the lane for a budget before the first.
-    is_lone: bool,
     /// Rows owed on a bulk lane.
     credit: f64,
 }
 
 impl Guard {
-    /// A packet that came alone and has stayed alone for half of the budget gains nothing by waiting for
-    /// others: its copies leave then, and are there in time however late this host wakes up.
     fn closes_at(&self, budget: Duration) -> Duration {
-        let stays_alone = self.is_lone && self.count == 1;
-        self.since + if stays_alone { budget / 2 } else { budget.saturating_sub(MARGIN) }
+        self.since + budget.saturating_sub(MARGIN)
     }
 
     /// Whether something was sent on the lane just before.
@@ -96,7 +91,7 @@ impl Sender {
         }
         let guard = &mut self.guards[class.index()];
         if guard.count == 0 {
-            (guard.first, guard.since, guard.is_lone) = (seq, now, is_lone);
+            (guard.first, guard.since) = (seq, now);
         }
         guard.count = (seq - guard.first + 1).min(u64::from(u8::MAX)) as u8;
         if guard.count >= GROUP_MAX {
