@@ -211,14 +211,30 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// Takes cumulative counts, in any order.
-    pub fn note(&mut self, counts: LossCounts) {
+    /// Datagrams that these cumulative counts settle, and newly lost ones.
+    pub fn news(&self, counts: LossCounts) -> (f64, f64) {
+        let settled = completed_24(counts.settled, self.settled);
+        if settled <= self.settled {
+            return (0.0, 0.0);
+        }
+        let lost = completed_24(counts.lost, self.lost);
+        ((settled - self.settled) as f64, lost as f64 - self.lost as f64)
+    }
+
+    /// Takes cumulative counts, in any order. What was lost in an outage is not averaged: no redundancy
+    /// helps against it, and it says nothing of the path after it.
+    pub fn note(&mut self, counts: LossCounts, is_outage: bool) {
         let settled = completed_24(counts.settled, self.settled);
         if settled <= self.settled {
             return;
         }
         let lost = completed_24(counts.lost, self.lost);
         let runs = completed_24(counts.runs, self.runs);
+        self.burst_ms = counts.burst_100us as f64 / 10.0;
+        if is_outage {
+            (self.settled, self.lost, self.runs) = (settled, lost, runs);
+            return;
+        }
         let difference = |new: u64, old: u64| new as f64 - old as f64;
         let passed = difference(settled, self.settled);
         // A late arrival takes a loss back, but no more than all of them arrive.
@@ -227,7 +243,6 @@ impl Estimate {
         (self.settled, self.lost, self.runs) = (settled, lost, runs);
         self.slow.add(passed, of_lost, of_runs, SLOW);
         self.fast.add(passed, of_lost, of_runs, FAST);
-        self.burst_ms = counts.burst_100us as f64 / 10.0;
         self.believe_a_change();
     }
 

@@ -9,6 +9,7 @@
 //! way to it.
 
 mod losses;
+mod outage;
 
 use self::losses::{Compared, LOSS_MIN, Tally, is_excess};
 use crate::PathLoss;
@@ -301,11 +302,6 @@ impl Rate {
         compensated.max(2.0 * INITIAL_WINDOW_BYTES)
     }
 
-    /// Whether another datagram fits into the window.
-    pub fn is_open(&self) -> bool {
-        (self.inflight as f64) < self.window()
-    }
-
     /// When the next datagram of bulk may leave, as far as the rate is concerned.
     pub fn opens_at(&self) -> Duration {
         self.opens_at
@@ -324,7 +320,7 @@ impl Rate {
     /// Notes the datagram that is sent next, of `bytes` bytes on the wire. One that nobody
     /// acknowledges is not under way for ever.
     pub fn sent(&mut self, bytes: u64, is_answered: bool, now: Duration) {
-        if self.log.is_empty() {
+        if self.inflight == 0 {
             // Nothing was on its way: no time has passed for deliveries.
             self.delivered_at = now;
         }
@@ -568,12 +564,3 @@ impl Rate {
 fn queue_from(factor: f64, least: f64) -> f64 {
     (factor * least).max(least + NOISE.as_secs_f64())
 }
-
-/// The counts that are new in `counts`, as [`News`] wants them.
-pub(crate) fn settled_and_lost(before: (u64, u64), after: (u64, u64)) -> (f64, f64) {
-    let difference = |after: u64, before: u64| after as f64 - before as f64;
-    (difference(after.0, before.0).max(0.0), difference(after.1, before.1))
-}
-
-#[cfg(test)]
-mod tests;

@@ -11,14 +11,22 @@ const LEAST_LASTS: Duration = Duration::from_secs(10);
 /// Before anything was measured (RFC 6298 §2.1 has 1 s; here a guess that is too short costs one
 /// repeated datagram).
 const INITIAL: Duration = Duration::from_millis(100);
-/// Deviations of the round trip that a timeout allows for.
+/// Deviations of the round trip that a timeout allows for (RFC 6298 §2.2).
 const DEVIATIONS: u32 = 4;
+/// The latest round trips, and how many of them may be longer than a timeout: one that took a few
+/// milliseconds on a busy host raises the deviation for a dozen more, and what is lost meanwhile is
+/// repaired late; what is repeated in vain costs one datagram.
+const RECENT: usize = 32;
+const RECENT_LONGER: usize = 2;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rtt {
     smoothed: Option<Duration>,
     deviation: Duration,
     latest: Duration,
+    /// The latest ones, in their order and by length.
+    recent: VecDeque<Duration>,
+    by_length: Vec<Duration>,
     /// Times and round trips, both rising.
     least: VecDeque<(Duration, Duration)>,
 }
@@ -36,6 +44,7 @@ impl Rtt {
                 (mean * 7 + rtt) / 8
             }
         });
+        self.note_recent(rtt);
         while self.least.back().is_some_and(|(_, longer)| *longer >= rtt) {
             self.least.pop_back();
         }
@@ -45,6 +54,18 @@ impl Rtt {
         {
             self.least.pop_front();
         }
+    }
+
+    fn note_recent(&mut self, rtt: Duration) {
+        if self.recent.len() == RECENT
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            let at = self.by_length.partition_point(|it| *it < oldest);
+            self.by_length.remove(at);
+        }
+        self.recent.push_back(rtt);
+        let at = self.by_length.partition_point(|it| *it < rtt);
+        self.by_length.insert(at, rtt);
     }
 
     pub fn is_measured(&self) -> bool {
@@ -66,7 +87,11 @@ impl Rtt {
 
     /// Time after which an answer that is not delayed on purpose is overdue.
     pub fn overdue(&self) -> Duration {
-        self.smoothed() + self.deviation * DEVIATIONS
+        let by_deviation = self.smoothed() + self.deviation * DEVIATIONS;
+        match self.by_length.len() == RECENT {
+            true => by_deviation.min(self.by_length[RECENT - 1 - RECENT_LONGER]),
+            false => by_deviation,
+        }
     }
 }
 
@@ -89,5 +114,19 @@ mod tests {
             rtt.sample(30 * MS, (100 + i) * MS);
         }
         assert_eq!(rtt.least(), 30 * MS);
+    }
+
+    #[test]
+    fn two_long_round_trips_of_thirty_make_no_timeout_longer() {
+        let mut rtt = Rtt::default();
+        for i in 0..1000 {
+            let is_long = i % 16 == 15;
+            rtt.sample(if is_long { 60 * MS } else { 20 * MS }, i * MS);
+            assert!(i < 40 || rtt.overdue() < 21 * MS, "{i}: {:?}", rtt.overdue());
+        }
+        for i in 0..40 {
+            rtt.sample(60 * MS, (1000 + i) * MS);
+        }
+        assert!(rtt.overdue() >= 60 * MS);
     }
 }

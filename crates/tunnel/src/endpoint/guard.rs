@@ -30,8 +30,9 @@ const SPARE_MIN: f64 = 0.1;
 const SPARE_MAX: f64 = 0.5;
 /// Symbols that such a row covers.
 const SPARE_WINDOW: u64 = 40;
-/// Symbols that follow each other within this time share acknowledgements.
-const BUSY_GAP: Duration = Duration::from_millis(5);
+/// Symbols that follow each other within this time may share acknowledgements, which are `ACK_EVERY` apart;
+/// a little more than that, for wake-ups that are late.
+const BUSY_GAP: Duration = Duration::from_millis(3);
 /// Bytes of redundancy that may be saved up.
 pub(super) const TOKENS_MAX: f64 = 65_536.0;
 /// And that a new tunnel has.

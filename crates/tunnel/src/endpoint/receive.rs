@@ -9,7 +9,7 @@ use crate::inner::Inner;
 use crate::item::{Item, Items};
 use crate::outbound::PieceKind;
 use crate::queue::decapsulated;
-use crate::rate::{News, settled_and_lost};
+use crate::rate::News;
 use crate::resequence::Origin;
 use crate::wire::{VARINT_MAX, completed_24};
 use std::time::Duration;
@@ -123,7 +123,7 @@ impl Endpoint {
         self.observer.settle(now);
         let passed = self.observer.settled() - self.seen.settled();
         if self.observer.lost() != before || passed >= NOTED_TOGETHER {
-            self.seen.note(self.observer.counts());
+            self.seen.note(self.observer.counts(), false);
         }
         if self.seen.lost() > before {
             let is_bulk = self.acks.has_news(Class::Bulk.index());
@@ -252,23 +252,27 @@ impl Endpoint {
         }
         let is_new = sender.highest_acked.is_none_or(|before| highest >= before);
         let settled = (highest + 1).saturating_sub(ack.unsettled);
-        let before = (sender.estimate.settled(), sender.estimate.lost());
+        let mut told = (0.0, 0.0);
         if let Some(counts) = ack.loss {
-            sender.estimate.note(counts);
+            told = sender.estimate.news(counts);
+            let is_outage = is_new && sender.rate.is_outage(highest, told, now);
+            sender.estimate.note(counts, is_outage);
+            if is_outage {
+                sender.rate.restart();
+                told = (0.0, 0.0);
+            }
         }
-        let after = (sender.estimate.settled(), sender.estimate.lost());
         // Without counts of losses those of marks are left out, too, while nothing is new.
         let is_told = ack.loss.is_some() || ack.marks.is_some();
         let is_congested = is_told && sender.marks.told(ack.marks, settled);
         if is_new {
             sender.highest_acked = Some(highest);
-            let (newly_settled, lost) = settled_and_lost(before, after);
             let news = News {
                 highest,
                 held: Duration::from_micros(ack.held_100us.saturating_mul(100)),
                 bytes: ack.bytes,
-                settled: newly_settled,
-                lost,
+                settled: told.0,
+                lost: told.1,
                 loss: sender.estimate.loss(),
                 is_congested,
             };

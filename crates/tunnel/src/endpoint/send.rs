@@ -207,7 +207,7 @@ impl Endpoint {
                 }
             }
             let is_open = self.sender.lanes[lane].span() < self.config.limits.window_symbols
-                && (class != Class::Bulk || self.sender.rate.is_open());
+                && self.sender.may_send_new_at(class) <= now;
             if is_open && let Some(main) = self.new_symbol(class, now) {
                 return main;
             }
@@ -368,6 +368,14 @@ impl Sender {
     fn may_send_at(&self, class: Class) -> Duration {
         match class {
             Class::Bulk => self.rate.opens_at(),
+            Class::Now | Class::Soon => self.rate.urgent_at(),
+        }
+    }
+
+    /// And when a symbol that was not sent before.
+    fn may_send_new_at(&self, class: Class) -> Duration {
+        match class {
+            Class::Bulk => self.rate.opens_for_new_at(),
             Class::Now | Class::Soon => self.rate.urgent_at(),
         }
     }
@@ -567,9 +575,8 @@ impl Sender {
             let has_new = self.queue.peek_len(class).is_some()
                 || !self.ready[class.index()].is_empty()
                 || streams.has_something(class);
-            let is_open = lane.span() < config.limits.window_symbols
-                && (class != Class::Bulk || self.rate.is_open());
-            want((has_new && is_open).then_some(may));
+            let is_open = lane.span() < config.limits.window_symbols;
+            want((has_new && is_open).then(|| self.may_send_new_at(class)));
         }
         let is_special =
             self.echo.is_some() || self.probe.is_some() || self.closing == Closing::Wanted;

@@ -13,7 +13,7 @@ fn estimates(count: u64, seed: u64, mut lost: impl FnMut(&mut Rng, u64) -> bool)
             observer.arrives(number, MS * number as u32);
         }
         if number % 20 == 19 {
-            estimate.note(observer.counts());
+            estimate.note(observer.counts(), false);
             all.push(estimate.clone());
         }
     }
@@ -75,13 +75,26 @@ fn what_comes_late_was_not_lost_and_the_tolerance_follows() {
     assert_eq!((observer.settled(), observer.counts().lost), (5, 0));
 }
 
+#[test]
+fn counts_that_grow_are_news_and_an_outage_is_not_averaged() {
+    let mut estimate = Estimate::default();
+    let counts = |settled, lost| LossCounts { settled, lost, runs: lost, burst_100us: 0 };
+    assert_eq!(estimate.news(counts(10, 2)), (10.0, 2.0));
+    estimate.note(counts(10, 2), false);
+    assert_eq!(estimate.news(counts(30, 1)), (20.0, -1.0));
+    assert_eq!(estimate.news(counts(10, 5)), (0.0, 0.0));
+    let loss = estimate.loss();
+    estimate.note(counts(110, 102), true);
+    assert_eq!((estimate.loss(), estimate.news(counts(111, 102))), (loss, (1.0, 0.0)));
+}
+
 proptest! {
     #[test]
     fn any_numbers_are_counted_without_panic(numbers in prop::collection::vec(0u64..100_000, 1..200)) {
         let (mut observer, mut estimate) = (Observer::default(), Estimate::default());
         for (i, number) in numbers.iter().enumerate() {
             observer.arrives(*number, MS * i as u32);
-            estimate.note(observer.counts());
+            estimate.note(observer.counts(), false);
             prop_assert!(observer.undecided.len() <= UNDECIDED_MAX);
             prop_assert!((0.0..=1.0).contains(&estimate.loss()));
         }

@@ -1,6 +1,6 @@
 //! Goodput of streams over a path with a rate.
 
-use crate::world::{World, independent, ms};
+use crate::world::{World, independent, ms, us};
 use holdfast_chance::Rng;
 use holdfast_tunnel::{Class, Endpoint, Inside, StreamEvent, StreamId};
 use std::time::Duration;
@@ -158,6 +158,46 @@ fn a_stream_that_is_finished_ends_on_both_sides_and_an_outage_does_not_break_it(
     }
     assert!(ended && read == data, "{} of {} bytes", read.len(), data.len());
     println!("2 MB with an outage of 0.7 s took {:?}", world.now);
+}
+
+/// What an outage swallows says nothing about the path before and after it: the rate does not grow
+/// from next to nothing afterwards, and redundancy is not set for a path that loses all.
+#[test]
+fn after_an_outage_half_of_the_rate_is_soon_used_again() {
+    // After two seconds what has waited meanwhile is sent first.
+    let paths = [
+        (0.0, 100, 0.99),
+        (0.0, 450, 0.99),
+        (0.01, 450, 0.99),
+        (0.1, 450, 0.99),
+        (0.1, 2000, 0.75),
+    ];
+    for (loss, lasts_ms, least) in paths {
+        for seed in 60..64 {
+            let mut world = world(RATE, loss, 150_000, seed);
+            let end_ms = 2000 + lasts_ms;
+            world.links[0].outage = Some((ms(2000), ms(end_ms)));
+            let counts = ms(end_ms + 300)..ms(end_ms + 1300);
+            let (mut arrived, mut sent) = (0, 0);
+            // One of 1200 bytes each 400 us is half of 50 Mbit/s.
+            while world.now < counts.end + ms(200) {
+                let at = world.now + us(400);
+                world.run_until(at, |_, _, inside, _| {
+                    let Inside::Message { bytes, .. } = inside else { return };
+                    let at = u64::from_be_bytes(bytes[..8].try_into().unwrap());
+                    arrived += u32::from(counts.contains(&Duration::from_nanos(at)));
+                });
+                let mut bytes = vec![0; 1200];
+                bytes[..8].copy_from_slice(&(at.as_nanos() as u64).to_be_bytes());
+                sent += u32::from(counts.contains(&at));
+                let _ = world.ends[0].handle_message(1, Class::Bulk, &bytes, at);
+            }
+            let share = f64::from(arrived) / f64::from(sent);
+            let seen = world.ends[0].report().sending.loss;
+            println!("{lasts_ms} ms at {loss}: {share:.3} arrive, loss seen {seen:.3}");
+            assert!(share >= least && seen < loss + 0.03);
+        }
+    }
 }
 
 #[test]
