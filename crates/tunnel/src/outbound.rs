@@ -14,8 +14,10 @@ use holdfast_code::Kernel;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Longest wait for an answer, after many that were in vain.
+/// How often the wait for an answer is doubled, after many that were in vain, and the time beyond which it
+/// is not: a path that was slow before it fell silent is asked all the same whether it is there again.
 const BACKOFF_MAX: u32 = 6;
+const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Symbols that are sent again per timeout: without any news they only ask for some.
 const RESENT_PER_TIMEOUT: usize = 4;
 
@@ -352,8 +354,9 @@ impl Outbound {
                 continue;
             }
             let symbol = &self.symbols[at];
-            let until = symbol.last_at
-                + (patience.answer + symbol.slack) * (1 << self.backoff.min(BACKOFF_MAX));
+            let wait = patience.answer + symbol.slack;
+            let backed_off = wait * (1 << self.backoff.min(BACKOFF_MAX));
+            let until = symbol.last_at + backed_off.min(wait.max(BACKOFF_WAIT_MAX));
             if until > now {
                 next = Some(next.map_or(until, |next: Duration| next.min(until)));
             } else if self.is_too_old(at, patience, now) {

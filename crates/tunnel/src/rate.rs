@@ -12,6 +12,7 @@ mod losses;
 mod outage;
 
 use self::losses::{Compared, LOSS_MIN, Tally, is_excess};
+use self::outage::Silence;
 use crate::PathLoss;
 use crate::endpoint::ACK_EVERY;
 use crate::rtt::Rtt;
@@ -146,8 +147,13 @@ pub(crate) struct Rate {
     sent_bytes: u64,
     delivered: u64,
     delivered_at: Duration,
+    /// When something was sent last that asks for an acknowledgement.
+    asked_at: Duration,
+    silence: Silence,
     /// Delivery rates that count, falling.
     rates: VecDeque<Delivery>,
+    /// Whether one was measured in this round.
+    has_rate: bool,
     round: u64,
     round_ends: u64,
     /// The best rate of the start, and the rounds since; `None` when it is over.
@@ -191,7 +197,10 @@ impl Rate {
             sent_bytes: 0,
             delivered: 0,
             delivered_at: now,
+            asked_at: now,
+            silence: Silence::default(),
             rates: VecDeque::new(),
+            has_rate: false,
             round: 0,
             round_ends: 0,
             startup: Some((0.0, 0)),
@@ -326,6 +335,7 @@ impl Rate {
         }
         self.sent_bytes += bytes;
         let counted = if is_answered { bytes } else { 0 };
+        self.asked_at = if is_answered { now } else { self.asked_at };
         self.log.push_back(Sent {
             at: now,
             bytes: counted,
@@ -418,7 +428,9 @@ impl Rate {
     fn give_way(&mut self, is_asked_for: bool, now: Duration) {
         let rate = self.delivery();
         let round = self.rtt.smoothed().as_secs_f64();
-        let window_max = rate * round;
+        // In the start the rate is that of a round before, and half of what is sent is beyond it.
+        let unmeasured = if self.startup.is_some() { self.inflight as f64 / 2.0 } else { 0.0 };
+        let window_max = (rate * round).max(unmeasured);
         let window = window_max * CUBIC_BETA;
         self.cap = Some(Cap { window_max, since: now, window, is_asked_for });
         self.answered = self.first + self.log.len() as u64;
@@ -448,13 +460,18 @@ impl Rate {
         if delivered <= self.delivered || delivered > self.sent_bytes {
             return;
         }
+        let was_silent = self.is_silent_since(sent.delivered_at, now);
         (self.delivered, self.delivered_at) = (delivered, now);
+        if was_silent {
+            return;
+        }
         // A burst that was held up says nothing about the rate: no faster than it was sent over.
         let took = now.saturating_sub(sent.delivered_at).max(self.rtt.least() / 2);
         if took.is_zero() {
             return;
         }
         let rate = delivered.saturating_sub(sent.delivered) as f64 / took.as_secs_f64();
+        self.has_rate = true;
         if sent.is_limited && rate <= self.best() {
             return;
         }
@@ -478,6 +495,8 @@ impl Rate {
         if let Some((best, rounds)) = &mut self.startup {
             if self.is_limited {
                 *rounds = 0;
+            } else if !self.has_rate {
+                // Acknowledgements without counts say nothing.
             } else if delivery > *best * STARTUP_GROWTH {
                 (*best, *rounds) = (delivery, 0);
             } else {
@@ -488,6 +507,7 @@ impl Rate {
                 self.drains_until = Some(now + self.rtt.smoothed() * DRAIN_ROUNDS);
             }
         }
+        self.has_rate = false;
     }
 
     fn turn_cycle(&mut self, now: Duration) {

@@ -5,6 +5,7 @@
 //! that has sent redundancy instead lets it wait, and a loss that redundancy did not cover is told
 //! without being asked.
 
+use crate::Class;
 use crate::decoder::Decoder;
 use crate::frame::{BITMAP_BYTES_MAX, LANES, LossCounts, MarkCounts};
 use std::time::Duration;
@@ -24,6 +25,10 @@ const TOLD: u8 = 2;
 /// Datagrams with a mark of ECN of which the sender is told though nothing was congested: it has to
 /// learn that marks arrive.
 const MARKS_TOLD: u32 = 256;
+/// Datagrams that follow each other within this time, or are so long, are of a flow that may be limited
+/// by the rate: its sender is told how much has come.
+const DENSE_GAP: Duration = Duration::from_millis(15);
+const LONG_BYTES: usize = 512;
 /// Settled datagrams after which the counts are told again though nothing was lost.
 const COUNTS_EVERY: u32 = 32;
 
@@ -39,6 +44,10 @@ pub(super) struct Acks {
     told_marks: Option<MarkCounts>,
     /// Datagrams since the last acknowledgement.
     datagrams: u32,
+    /// When the last of them came.
+    elicited_at: Duration,
+    /// How much has come is worth telling.
+    tells_bytes: bool,
     /// When the datagram with the highest number came.
     pub highest_at: Duration,
 }
@@ -49,9 +58,12 @@ impl Acks {
     }
 
     /// A datagram with symbols or rows of a lane came.
-    pub fn elicited(&mut self, lane: usize, patient: bool, now: Duration) {
+    pub fn elicited(&mut self, lane: usize, patient: bool, bytes: usize, now: Duration) {
         self.news[lane] = TOLD;
         self.datagrams += 1;
+        let is_dense = now.saturating_sub(self.elicited_at) < DENSE_GAP;
+        self.tells_bytes |= is_dense || bytes >= LONG_BYTES || lane == Class::Bulk.index();
+        self.elicited_at = now;
         let may_wait = patient && self.datagrams < PATIENT_DATAGRAMS;
         let at = match may_wait {
             true => now + PATIENT_DELAY,
@@ -117,9 +129,15 @@ impl Acks {
         })
     }
 
+    /// Whether the bytes that have come go along.
+    pub fn tells_bytes(&self) -> bool {
+        self.tells_bytes
+    }
+
     /// Notes what was told.
     pub fn told(&mut self, counts: Option<LossCounts>, marks: Option<MarkCounts>, now: Duration) {
         (self.due, self.gap_due, self.last, self.datagrams) = (None, None, now, 0);
+        self.tells_bytes = false;
         self.told = counts.unwrap_or(self.told);
         self.told_marks = marks.or(self.told_marks);
         for news in &mut self.news {

@@ -64,7 +64,7 @@ impl Endpoint {
         }
         for lane in (0..LANES).filter(|lane| seen.lanes[*lane]) {
             self.learn(lane, ecn, now);
-            self.acks.elicited(lane, !seen.is_impatient, now);
+            self.acks.elicited(lane, !seen.is_impatient, plaintext.len(), now);
         }
         self.settle(now);
         let decoders = &self.decoders;
@@ -252,15 +252,14 @@ impl Endpoint {
         }
         let is_new = sender.highest_acked.is_none_or(|before| highest >= before);
         let settled = (highest + 1).saturating_sub(ack.unsettled);
-        let mut told = (0.0, 0.0);
+        let mut told = ack.loss.map_or((0.0, 0.0), |counts| sender.estimate.news(counts));
+        let before = sender.estimate.settled();
+        let is_outage = is_new && sender.rate.takes_outage(highest, before, told, now);
         if let Some(counts) = ack.loss {
-            told = sender.estimate.news(counts);
-            let is_outage = is_new && sender.rate.is_outage(highest, told, now);
             sender.estimate.note(counts, is_outage);
-            if is_outage {
-                sender.rate.restart();
-                told = (0.0, 0.0);
-            }
+        }
+        if is_outage {
+            told = (0.0, 0.0);
         }
         // Without counts of losses those of marks are left out, too, while nothing is new.
         let is_told = ack.loss.is_some() || ack.marks.is_some();

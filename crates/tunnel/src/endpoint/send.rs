@@ -246,7 +246,7 @@ impl Endpoint {
         }
         let counts = self.acks.counts(self.observer.counts());
         let marks = self.acks.marks(self.marks.counts(), counts.is_some());
-        let with_bytes = self.acks.has_news(Class::Bulk.index()) || counts.is_some();
+        let with_bytes = self.acks.tells_bytes() || counts.is_some();
         let mut maps: [Vec<u8>; LANES] = Default::default();
         let lanes = (0..LANES).filter(|lane| self.acks.has_news(*lane));
         for lane in lanes {

@@ -13,6 +13,15 @@ const OUTAGE_LOST: f64 = 0.9;
 /// How often new bulk leaves in silence although the window is full.
 const ASK_EVERY: Duration = Duration::from_millis(25);
 
+/// The last silence.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Silence {
+    /// Datagrams before this number may have been lost in it.
+    before: u64,
+    /// Whether the rate has started again after it.
+    is_answered: bool,
+}
+
 impl Rate {
     /// When a new symbol of bulk may: the window holds it up, too, but in silence not for ever. What was
     /// given up is not sent again, so that nothing else may ask for the acknowledgement that opens it.
@@ -20,8 +29,7 @@ impl Rate {
         if (self.inflight as f64) < self.window() {
             return self.opens_at;
         }
-        let latest = self.log.back().map_or(Duration::ZERO, |sent| sent.at);
-        let asks_at = (self.delivered_at + self.silence()).max(latest + ASK_EVERY);
+        let asks_at = (self.delivered_at + self.silence()).max(self.asked_at + ASK_EVERY);
         self.opens_at.max(asks_at)
     }
 
@@ -30,18 +38,38 @@ impl Rate {
         self.rtt.smoothed() * OUTAGE_ROUNDS + OUTAGE_BEYOND
     }
 
-    /// Whether news of datagrams up to `highest`, of which so many are newly settled and lost, tell of
-    /// an outage. It is none of the losses that the path has on average.
-    pub fn is_outage(&self, highest: u64, (settled, lost): (f64, f64), now: Duration) -> bool {
-        let at = highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-        let Some(sent) = at.and_then(|at| self.log.get(at)) else { return false };
-        let was_silent = now.saturating_sub(sent.delivered_at) > self.silence();
-        was_silent && settled >= OUTAGE_DATAGRAMS && lost >= OUTAGE_LOST * settled
+    /// Whether so long a time without news was a silence: what came through at its end is no rate.
+    pub(super) fn is_silent_since(&self, delivered_at: Duration, now: Duration) -> bool {
+        now.saturating_sub(delivered_at) > self.silence()
     }
 
-    /// Starts again, with what is known of the path's losses: the rates of before are old, and what
-    /// came through at the end of an outage is none.
-    pub fn restart(&mut self) {
+    /// Takes news of datagrams up to `highest`, of which so many after the first `before` are settled and
+    /// lost; whether they tell of an outage, whose losses are none of those that the path has on average.
+    /// What was reordered before is counted as lost later than the first news after a silence come.
+    pub fn takes_outage(
+        &mut self,
+        highest: u64,
+        before: u64,
+        (settled, lost): (f64, f64),
+        now: Duration,
+    ) -> bool {
+        let at = highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let sent = at.and_then(|at| self.log.get(at));
+        if sent.is_some_and(|sent| self.is_silent_since(sent.delivered_at, now)) {
+            self.silence = Silence { before: highest + 1, is_answered: false };
+        }
+        let is_outage = before < self.silence.before
+            && settled >= OUTAGE_DATAGRAMS
+            && lost >= OUTAGE_LOST * settled;
+        if is_outage && !self.silence.is_answered {
+            self.silence.is_answered = true;
+            self.restart();
+        }
+        is_outage
+    }
+
+    /// Starts again, with what is known of the path's losses: the rates of before are old.
+    fn restart(&mut self) {
         self.rates.clear();
         self.start = Compared::default();
         self.startup = Some((0.0, 0));

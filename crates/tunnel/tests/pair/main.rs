@@ -2,6 +2,7 @@
 //! that is shipped. A test prints its seed; the same seed gives the same run.
 
 mod bulk;
+mod calm;
 mod competitor;
 mod fair;
 mod hostile;
