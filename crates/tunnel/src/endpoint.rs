@@ -8,6 +8,7 @@
 
 mod acks;
 mod behaviour;
+mod choose;
 mod guard;
 mod pack;
 mod receive;

@@ -7,6 +7,7 @@
 //! know the use of, fresh rows over them. TCP Boston's sender counts *Pending* per segment; here it
 //! is counted per window.
 
+use crate::Limits;
 use crate::decoder::{add_symbol, divisor};
 use crate::frame::{BITMAP_BYTES_MAX, LaneAck, REPAIR_COUNT_MAX, ROW_MIN};
 use crate::wire::completed_24;
@@ -147,6 +148,11 @@ impl Outbound {
     /// Symbols from the oldest that is not known to the newest.
     pub fn span(&self) -> usize {
         self.symbols.len()
+    }
+
+    /// Whether the window takes another symbol: it is no more than the receiver keeps.
+    pub fn is_open_for_new(&self, limits: &Limits) -> bool {
+        self.span() < limits.window_symbols && self.bytes < limits.window_bytes / 4 * 3
     }
 
     pub fn symbol(&self, seq: u64) -> Option<&Symbol> {

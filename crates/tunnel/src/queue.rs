@@ -194,6 +194,17 @@ impl Queue {
 }
 
 impl OfClass {
+    /// A flow that has sent far more than a quantum at once waits until it has paid for that.
+    fn skip_debtors(&mut self) {
+        while self.turns.len() > 1
+            && let Some(flow) = self.turns.front().and_then(|id| self.flows.get_mut(id))
+            && flow.deficit < 0
+        {
+            flow.deficit += QUANTUM_BYTES;
+            self.turns.rotate_left(1);
+        }
+    }
+
     /// Ends the turn of the flow at the front if it has used it up or has nothing left.
     fn next_turn(&mut self, id: u64) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
@@ -204,6 +215,7 @@ impl OfClass {
         } else if flow.deficit <= 0 {
             flow.deficit += QUANTUM_BYTES;
             self.turns.rotate_left(1);
+            self.skip_debtors();
         }
         let next = self.turns.front().and_then(|id| self.flows.get(id));
         self.next_len = next.and_then(|flow| Some(flow.waiting.front()?.1.len()));

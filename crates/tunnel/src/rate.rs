@@ -8,9 +8,13 @@
 //! rounds less is sent, and what is lost then is not congestion. The rest is, and the rate gives
 //! way to it.
 
+mod alone;
+mod cap;
 mod losses;
 mod outage;
 
+use self::alone::Alone;
+use self::cap::Cap;
 use self::losses::{Compared, LOSS_MIN, Tally, is_excess};
 use self::outage::Silence;
 use crate::PathLoss;
@@ -48,15 +52,9 @@ const LOW_GAIN: f64 = 0.6;
 const LOW_ROUNDS: std::ops::RangeInclusive<usize> = 1..=2;
 /// Most cycles from one such measurement to the next.
 const LOW_EVERY_MAX: u32 = 8;
-/// CUBIC's constants (RFC 9438 §4.6 and §5), and the packets in which it counts.
-const CUBIC_BETA: f64 = 0.7;
-const CUBIC_C: f64 = 0.4;
 /// The pacing rate in windows per round trip: the window is the limit (as Linux does in congestion
 /// avoidance).
 const CAP_GAIN: f64 = 1.2;
-/// A window of so many products of rate and round trip is none.
-const CAP_ENDS: f64 = 1.6;
-const PACKET_BYTES: f64 = 1500.0;
 /// Highest path loss that is made good for by sending more.
 const COMPENSATED_MAX: f64 = 0.5;
 /// A round trip so much longer than the least is a queue: then nothing is sent beyond the rate.
@@ -67,6 +65,11 @@ const INITIAL_WINDOW_BYTES: f64 = 16.0 * 1500.0;
 const WINDOW_GAIN: f64 = 2.0;
 /// Shortest round trip that is believed.
 const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
+/// Where the least round trip of ten seconds becomes so many times longer, the path is another one.
+const LONGER_PATH: u32 = 2;
+/// With this one a queue of a few packets stands, which others may overflow: what is lost then is not
+/// surely the path's.
+const SHORT_QUEUE_RTT: f64 = 1.15;
 /// A round trip so much longer than the least is one of a path that has no room to spare: below it a
 /// queue may be what a connection inside has sent at once.
 const SPARE_RTT: f64 = 2.0;
@@ -106,18 +109,6 @@ struct Delivery {
     round: u64,
     at: Duration,
     bytes_per_s: f64,
-}
-
-/// The tunnel's share of a path that others use too.
-#[derive(Clone, Copy, Debug)]
-struct Cap {
-    /// Bytes that were on their way when the path was full.
-    window_max: f64,
-    since: Duration,
-    /// Bytes that may be on their way now.
-    window: f64,
-    /// A router has asked for it: no measurement of losses says otherwise.
-    is_asked_for: bool,
 }
 
 /// What one acknowledgement says about the path.
@@ -177,6 +168,7 @@ pub(crate) struct Rate {
     path_loss: f64,
     loss: f64,
     cap: Option<Cap>,
+    alone: Alone,
     /// Losses of datagrams before this number were answered.
     answered: u64,
     next_at: Duration,
@@ -219,6 +211,7 @@ impl Rate {
             path_loss: 0.0,
             loss: 0.0,
             cap: None,
+            alone: Alone::default(),
             answered: 0,
             next_at: now,
             opens_at: now,
@@ -272,6 +265,9 @@ impl Rate {
         if delivery == 0.0 {
             return (INITIAL_WINDOW_BYTES / self.rtt.smoothed().as_secs_f64()).max(RATE_MIN);
         }
+        if self.is_trial() {
+            return self.trial_rate().max(RATE_MIN);
+        }
         let initial = INITIAL_WINDOW_BYTES / self.rtt.least().as_secs_f64().max(1e-3);
         let gain = match self.startup {
             Some(_) => return (delivery * STARTUP_GAIN * self.compensation()).max(initial),
@@ -302,6 +298,9 @@ impl Rate {
     /// between two of them counts as on its way, too.
     fn window(&self) -> f64 {
         let untold = self.delivery() * ACK_EVERY.as_secs_f64();
+        if self.is_trial() {
+            return self.trial_window() + untold;
+        }
         if let Some(cap) = self.cap {
             return cap.window + untold;
         }
@@ -348,6 +347,10 @@ impl Rate {
         if self.log.len() > LOG_MAX {
             self.forget_first();
         }
+        if !is_answered {
+            // Acknowledgements follow from what the peer sends: they must not take this end's turn.
+            return;
+        }
         let pacing = self.pacing();
         let takes = Duration::from_secs_f64(bytes as f64 / pacing);
         let ahead = Duration::from_secs_f64(URGENT_BYTES / pacing).min(URGENT_AHEAD);
@@ -375,7 +378,11 @@ impl Rate {
         let Some(sent) = at.and_then(|at| self.log.get(at).copied()) else { return };
         // A peer that says it has held the answer for longer than that lies, or its clock is coarse.
         let took = now.saturating_sub(sent.at).saturating_sub(news.held).max(ROUND_TRIP_MIN);
+        let least = self.rtt.least();
         self.rtt.sample(took, now);
+        if self.rtt.least() > least * LONGER_PATH {
+            self.restart();
+        }
         self.tally(news, sent.is_low);
         if let Some(bytes) = news.bytes {
             self.note_delivery(u64::from(bytes), &sent, now);
@@ -396,6 +403,7 @@ impl Rate {
             self.give_way(news.is_congested, now);
         }
         self.regrow(now);
+        self.end_trial(now);
         if self.startup.is_none() {
             self.turn_cycle(now);
         }
@@ -404,7 +412,7 @@ impl Rate {
     /// Sorts losses. What is lost while no queue delays anything is lost by the path; what is lost
     /// while one does may be overflow.
     fn tally(&mut self, news: &News, is_low: bool) {
-        let has_queue = self.has_queue_of(QUEUE_RTT);
+        let has_queue = self.has_queue_of(SHORT_QUEUE_RTT);
         if !has_queue {
             self.quiet.note(news);
         }
@@ -419,38 +427,6 @@ impl Rate {
         }
         if !self.has_low && self.quiet.settled > 0.0 {
             self.path_loss = self.start.path_loss().unwrap_or_else(|| self.quiet.share());
-        }
-    }
-
-    /// Answers congestion as CUBIC does (RFC 9438 §4.6), once per round trip, so that the tunnel
-    /// gets what one plain flow gets. A mark is answered as a loss is (RFC 3168 §5), also where all
-    /// loss is the path's: no path marks by mistake.
-    fn give_way(&mut self, is_asked_for: bool, now: Duration) {
-        let rate = self.delivery();
-        let round = self.rtt.smoothed().as_secs_f64();
-        // In the start the rate is that of a round before, and half of what is sent is beyond it.
-        let unmeasured = if self.startup.is_some() { self.inflight as f64 / 2.0 } else { 0.0 };
-        let window_max = (rate * round).max(unmeasured);
-        let window = window_max * CUBIC_BETA;
-        self.cap = Some(Cap { window_max, since: now, window, is_asked_for });
-        self.answered = self.first + self.log.len() as u64;
-        (self.startup, self.drains_until) = (None, None);
-    }
-
-    /// Grows as CUBIC does (RFC 9438 §4.2 and §4.3), until the path takes more than it ever did.
-    fn regrow(&mut self, now: Duration) {
-        let best = self.best();
-        let Some(cap) = &mut self.cap else { return };
-        let round = self.rtt.smoothed().as_secs_f64();
-        let packets = cap.window_max / PACKET_BYTES;
-        let time = now.saturating_sub(cap.since).as_secs_f64();
-        let k = (packets * (1.0 - CUBIC_BETA) / CUBIC_C).cbrt();
-        let cubic = CUBIC_C * (time + round - k).powi(3) + packets;
-        let reno =
-            packets * CUBIC_BETA + 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA) * time / round;
-        cap.window = (cubic.max(reno) * PACKET_BYTES).max(2.0 * PACKET_BYTES);
-        if cap.window > best * round * CAP_ENDS {
-            self.cap = None;
         }
     }
 
@@ -492,6 +468,9 @@ impl Rate {
             self.give_way(false, now);
         }
         let delivery = self.delivery();
+        if self.startup.is_some() {
+            self.quiet.age();
+        }
         if let Some((best, rounds)) = &mut self.startup {
             if self.is_limited {
                 *rounds = 0;
@@ -538,6 +517,7 @@ impl Rate {
             return;
         }
         self.cycles += 1;
+        self.begin_trial(now);
         self.judge(now);
     }
 

@@ -3,6 +3,7 @@
 use super::Endpoint;
 use super::acks::bitmap;
 use super::acks::{ACK_EVERY, PATIENT_DELAY};
+use super::choose::Main;
 use super::guard::{Guard, TOKENS_FIRST, TOKENS_MAX};
 use super::pack::Ready;
 use crate::api::Outgoing;
@@ -60,13 +61,15 @@ pub(super) struct Sender {
     pub headers: Defined,
     pub cell_id: u16,
     /// Whose turn it is on a lane that has both.
-    streams_next: bool,
+    pub streams_next: bool,
     pub echo: Option<u32>,
     probe: Option<usize>,
     /// The probe that is on its way: its token and its size.
     pub probed: Option<(u32, usize)>,
     closing: Closing,
     last_bulk: Duration,
+    /// When something urgent had to wait for the rate.
+    pub held_at: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +104,7 @@ impl Sender {
             probed: None,
             closing: Closing::Open,
             last_bulk: now,
+            held_at: None,
         }
     }
 }
@@ -108,44 +112,6 @@ impl Sender {
 /// The longest symbol: a row over it must fit into a datagram.
 pub(super) fn symbol_bytes_max(config: &Config) -> usize {
     config.datagram_bytes_max - REPAIR_BYTES - CODED_LENGTH_BYTES
-}
-
-/// The one frame that decides that a datagram is sent.
-enum Main {
-    New {
-        lane: usize,
-        symbol: Vec<u8>,
-        pieces: Vec<Piece>,
-        closes: Option<(u8, usize)>,
-        is_cut: bool,
-    },
-    Again {
-        lane: usize,
-        seq: u64,
-        is_redundant: bool,
-    },
-    Row {
-        lane: usize,
-        first: u64,
-        count: u8,
-        row: u8,
-        coded: Vec<u8>,
-        is_redundant: bool,
-    },
-    Nothing,
-}
-
-impl Main {
-    fn len(&self, sender: &Sender) -> usize {
-        match self {
-            Self::New { symbol, .. } => DATA_BYTES + symbol.len(),
-            Self::Again { lane, seq, .. } => {
-                DATA_BYTES + sender.lanes[*lane].symbol(*seq).map_or(0, |it| it.bytes.len())
-            }
-            Self::Row { coded, .. } => REPAIR_BYTES + coded.len(),
-            Self::Nothing => 0,
-        }
-    }
 }
 
 impl Endpoint {
@@ -188,56 +154,11 @@ impl Endpoint {
             }
         }
         self.sender.close_groups(&self.config, now);
+        let round = self.sender.rate.rtt().smoothed();
         let has_backlog = self.sender.queue.bytes_of(Class::Bulk) >= BACKLOG_BYTES
-            || self.streams.has_something(Class::Bulk);
+            || self.streams.has_something(Class::Bulk)
+            || self.sender.held_at.is_some_and(|at| at + round > now);
         self.sender.rate.note_backlog(has_backlog);
-    }
-
-    /// The most urgent thing that may be sent now.
-    fn choose(&mut self, now: Duration) -> Main {
-        for class in Class::ALL {
-            let lane = class.index();
-            if self.sender.may_send_at(class) > now {
-                continue;
-            }
-            while let Some(due) = self.sender.lanes[lane].due(now) {
-                self.sender.lanes[lane].pop_due();
-                if let Some(main) = self.sender.main_of(lane, due, symbol_bytes_max(&self.config)) {
-                    return main;
-                }
-            }
-            let is_open = self.sender.lanes[lane].span() < self.config.limits.window_symbols
-                && self.sender.may_send_new_at(class) <= now;
-            if is_open && let Some(main) = self.new_symbol(class, now) {
-                return main;
-            }
-        }
-        Main::Nothing
-    }
-
-    fn new_symbol(&mut self, class: Class, now: Duration) -> Option<Main> {
-        let (lane, symbol_max) = (class.index(), symbol_bytes_max(&self.config));
-        let (mut symbol, mut pieces) = (Vec::new(), Vec::new());
-        let has_stream = self.streams.has_something(class);
-        let sender = &mut self.sender;
-        let has_packets = !sender.ready[lane].is_empty() || sender.queue.peek_len(class).is_some();
-        if has_stream && (sender.streams_next || !has_packets) {
-            sender.streams_next = false;
-            self.streams.fill(class, symbol_max, &mut symbol, &mut pieces);
-            if !symbol.is_empty() {
-                return Some(Main::New { lane, symbol, pieces, closes: None, is_cut: false });
-            }
-        }
-        sender.streams_next = true;
-        if sender.ready[lane].is_empty() {
-            sender.pack(class, &self.config, &mut symbol, &mut pieces, now);
-        }
-        if symbol.is_empty() {
-            let ready = sender.ready[lane].pop_front()?;
-            let Ready { bytes, closes, is_cut } = ready;
-            return Some(Main::New { lane, symbol: bytes, pieces, closes, is_cut });
-        }
-        Some(Main::New { lane, symbol, pieces, closes: None, is_cut: false })
     }
 
     fn put_ack(&mut self, room: usize, out: &mut Vec<u8>, now: Duration) {
@@ -364,22 +285,6 @@ impl Endpoint {
 }
 
 impl Sender {
-    /// From when on the rate lets this class send.
-    fn may_send_at(&self, class: Class) -> Duration {
-        match class {
-            Class::Bulk => self.rate.opens_at(),
-            Class::Now | Class::Soon => self.rate.urgent_at(),
-        }
-    }
-
-    /// And when a symbol that was not sent before.
-    fn may_send_new_at(&self, class: Class) -> Duration {
-        match class {
-            Class::Bulk => self.rate.opens_for_new_at(),
-            Class::Now | Class::Soon => self.rate.urgent_at(),
-        }
-    }
-
     /// How much later than at once an acknowledgement may come: a patient one twice as late and
     /// more, for the first may be lost; others when the lane is busy, for they are not sent one by
     /// one. A lone message is answered at once.
@@ -421,34 +326,6 @@ impl Sender {
         for (lane, outbound) in self.lanes.iter().enumerate() {
             if let Some(floor) = outbound.floor().filter(|_| room >= LANES * FLOOR_BYTES) {
                 Frame::Floor { lane, seq: truncated(floor) }.put(out, false);
-            }
-        }
-    }
-
-    fn main_of(&mut self, lane: usize, due: Due, symbol_max: usize) -> Option<Main> {
-        let outbound = &mut self.lanes[lane];
-        let is_redundant = due.is_redundant;
-        if outbound.is_stale(due.job) {
-            return None;
-        }
-        match due.job {
-            Job::Symbol(seq) => {
-                let len = outbound.symbol(seq)?.bytes.len();
-                let may = !is_redundant || self.can_afford(len);
-                may.then_some(Main::Again { lane, seq, is_redundant })
-            }
-            Job::Row { first, count } => {
-                // What arrived at the window's edges need not be in it.
-                let end = first + u64::from(count);
-                let first = (first..end).find(|seq| outbound.is_open(*seq))?;
-                let end = (first..end).rfind(|seq| outbound.is_open(*seq))? + 1;
-                let count = (end - first) as u8;
-                let len = outbound.longest(first, end - first);
-                if len > symbol_max || is_redundant && !self.can_afford(len) {
-                    return None;
-                }
-                let (row, coded) = self.lanes[lane].encode(first, count)?;
-                Some(Main::Row { lane, first, count, row, coded, is_redundant })
             }
         }
     }
@@ -575,7 +452,7 @@ impl Sender {
             let has_new = self.queue.peek_len(class).is_some()
                 || !self.ready[class.index()].is_empty()
                 || streams.has_something(class);
-            let is_open = lane.span() < config.limits.window_symbols;
+            let is_open = lane.is_open_for_new(&config.limits);
             want((has_new && is_open).then(|| self.may_send_new_at(class)));
         }
         let is_special =

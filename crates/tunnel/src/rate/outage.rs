@@ -1,13 +1,15 @@
 //! Outages: what a path that is silent for a while says about the one before and after it.
 
 use super::Rate;
+use super::alone::Alone;
 use super::losses::Compared;
 use std::time::Duration;
 
 /// Silence beyond these round trips and this time, at the end of which nearly all of so many datagrams
-/// turn out to be lost, was an outage: what is known of the path is from before it.
+/// turn out to be lost, was an outage: what is known of the path is from before it. Acknowledgements that
+/// nobody waits for take `PATIENT_DELAY` by themselves.
 const OUTAGE_ROUNDS: u32 = 3;
-const OUTAGE_BEYOND: Duration = Duration::from_millis(50);
+const OUTAGE_BEYOND: Duration = Duration::from_millis(150);
 const OUTAGE_DATAGRAMS: f64 = 16.0;
 const OUTAGE_LOST: f64 = 0.9;
 /// How often new bulk leaves in silence although the window is full.
@@ -68,12 +70,15 @@ impl Rate {
         is_outage
     }
 
-    /// Starts again, with what is known of the path's losses: the rates of before are old.
-    fn restart(&mut self) {
+    /// Starts again: rates and losses of before are old.
+    pub(super) fn restart(&mut self) {
         self.rates.clear();
         self.start = Compared::default();
         self.startup = Some((0.0, 0));
         (self.cap, self.drains_until, self.drained) = (None, None, 0);
+        self.alone = Alone::default();
+        (self.low, self.quiet, self.high) = Default::default();
+        self.has_low = false;
         self.answered = self.first + self.log.len() as u64;
     }
 }

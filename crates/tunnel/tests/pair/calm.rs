@@ -1,6 +1,7 @@
 //! Whatever a path did before, it is used again when it is calm: no flow hangs, and no rate that was found
 //! in bad times lasts.
 
+use crate::bulk::{FRAMING, Transfer};
 use crate::world::{World, independent, ms, runs, us};
 use holdfast_chance::Rng;
 use holdfast_tunnel::{Class, Inside};
@@ -131,20 +132,46 @@ fn send(
     }
 }
 
-fn check(seeds: std::ops::Range<u64>) {
+/// A stream's share of a calm link, after such phases.
+fn stream_share(seed: u64) -> f64 {
+    let mut rng = Rng::new(seed, 6);
+    let mut world = World::new(&World::config(), independent(0.0), seed);
+    let mut transfer = Transfer::new(&mut world);
+    for _ in 0..PHASES {
+        disturb(&mut world, &mut rng);
+        let until = world.now + ms(100 + rng.below(2500));
+        transfer.run(&mut world, until);
+    }
+    calm_down(&mut world);
+    let from = world.now + RECOVERY;
+    transfer.run(&mut world, from);
+    let before = transfer.read;
+    transfer.run(&mut world, from + LOOKED_AT);
+    let share = (transfer.read - before) as f64 * FRAMING / LOOKED_AT.as_secs_f64() / RATE;
+    println!("seed {seed}: a stream has {share:.3} of the link");
+    share
+}
+
+fn check(of: fn(u64) -> f64, least: f64, seeds: std::ops::Range<u64>) {
     for seed in seeds {
-        let share = share_in_time(seed);
-        assert!(share >= 0.8, "seed {seed}: {share}");
+        let share = of(seed);
+        assert!(share >= least, "seed {seed}: {share}");
     }
 }
 
 #[test]
 fn messages_are_in_time_again() {
-    check(0..60);
+    check(share_in_time, 0.8, 0..60);
+}
+
+#[test]
+fn a_stream_has_the_link_again() {
+    check(stream_share, 0.7, 0..30);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn messages_are_in_time_again_over_many_seeds() {
-    check(1000..2000);
+fn over_many_seeds() {
+    check(share_in_time, 0.8, 1000..2000);
+    check(stream_share, 0.7, 1000..1300);
 }

@@ -381,6 +381,17 @@ fn the_cap_on_redundancy_is_hard() {
     }
 }
 
+/// Their acknowledgements come each tenth of a second, which is no silence: the rate is known all the same.
+#[test]
+fn urgent_messages_of_twenty_mbit_per_s_wait_for_no_rate() {
+    for loss in [0.0, 0.01] {
+        let load = Load { per_s: 1800.0, bytes: 1372, ..LONE };
+        let outcome = run(&config(0.35), load, independent(loss), 6000, 43);
+        outcome.print(&format!("1,800/s 1,372 B now, {loss}"));
+        assert!(outcome.later_than(ms(13)) <= loss);
+    }
+}
+
 /// Most of these messages have no copy, because the cap forbids it; on a host whose programs and timers
 /// are late by up to a millisecond what is lost of them is there after one repair all the same.
 #[test]
