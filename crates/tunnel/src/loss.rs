@@ -224,23 +224,21 @@ impl Estimate {
     /// Takes cumulative counts, in any order. What was lost in an outage is not averaged: no redundancy
     /// helps against it, and it says nothing of the path after it.
     pub fn note(&mut self, counts: LossCounts, is_outage: bool) {
-        let settled = completed_24(counts.settled, self.settled);
-        if settled <= self.settled {
+        let (passed, of_lost) = self.news(counts);
+        if passed == 0.0 {
             return;
         }
-        let lost = completed_24(counts.lost, self.lost);
         let runs = completed_24(counts.runs, self.runs);
+        // A late arrival takes a loss back, but no more than all of them arrive.
+        let of_lost = of_lost.clamp(-passed, passed);
+        let of_runs = (runs as f64 - self.runs as f64).clamp(0.0, passed);
+        self.settled = completed_24(counts.settled, self.settled);
+        self.lost = completed_24(counts.lost, self.lost);
+        self.runs = runs;
         self.burst_ms = counts.burst_100us as f64 / 10.0;
         if is_outage {
-            (self.settled, self.lost, self.runs) = (settled, lost, runs);
             return;
         }
-        let difference = |new: u64, old: u64| new as f64 - old as f64;
-        let passed = difference(settled, self.settled);
-        // A late arrival takes a loss back, but no more than all of them arrive.
-        let of_lost = difference(lost, self.lost).clamp(-passed, passed);
-        let of_runs = difference(runs, self.runs).clamp(0.0, passed);
-        (self.settled, self.lost, self.runs) = (settled, lost, runs);
         self.slow.add(passed, of_lost, of_runs, SLOW);
         self.fast.add(passed, of_lost, of_runs, FAST);
         self.believe_a_change();

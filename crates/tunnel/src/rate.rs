@@ -155,7 +155,6 @@ pub(crate) struct Rate {
     drained: u32,
     cycle_at: usize,
     cycle_since: Duration,
-    cycles: u32,
     low_every: u32,
     low_in: u32,
     low: Tally,
@@ -200,7 +199,6 @@ impl Rate {
             drained: 0,
             cycle_at: 2,
             cycle_since: now,
-            cycles: 0,
             low_every: 1,
             low_in: 1,
             low: Tally::default(),
@@ -282,11 +280,16 @@ impl Rate {
 
     /// The factor that makes good for the path's loss.
     fn compensation(&self) -> f64 {
-        let least = self.rtt.least().as_secs_f64();
-        if self.rtt.smoothed().as_secs_f64() > queue_from(QUEUE_RTT, least) {
+        if self.has_standing_queue() {
             return 1.0;
         }
         1.0 / (1.0 - self.path_loss().min(COMPENSATED_MAX))
+    }
+
+    /// Whether the round trip is that of a queue, on average.
+    fn has_standing_queue(&self) -> bool {
+        let least = self.rtt.least().as_secs_f64();
+        self.rtt.smoothed().as_secs_f64() > queue_from(QUEUE_RTT, least)
     }
 
     /// Whether the last round trip was so many times the least.
@@ -371,11 +374,15 @@ impl Rate {
         }
     }
 
+    /// What is remembered of a datagram.
+    fn sent_as(&self, number: u64) -> Option<&Sent> {
+        self.log.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+
     /// Takes an acknowledgement.
     pub fn acknowledged(&mut self, news: &News, now: Duration) {
         self.loss = news.loss;
-        let at = news.highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-        let Some(sent) = at.and_then(|at| self.log.get(at).copied()) else { return };
+        let Some(sent) = self.sent_as(news.highest).copied() else { return };
         // A peer that says it has held the answer for longer than that lies, or its clock is coarse.
         let took = now.saturating_sub(sent.at).saturating_sub(news.held).max(ROUND_TRIP_MIN);
         let least = self.rtt.least();
@@ -516,7 +523,6 @@ impl Rate {
         if self.cycle_at != 0 {
             return;
         }
-        self.cycles += 1;
         self.begin_trial(now);
         self.judge(now);
     }

@@ -23,7 +23,6 @@ const RECENT_LONGER: usize = 2;
 pub(crate) struct Rtt {
     smoothed: Option<Duration>,
     deviation: Duration,
-    latest: Duration,
     /// The latest ones, in their order and by length.
     recent: VecDeque<Duration>,
     by_length: Vec<Duration>,
@@ -33,7 +32,6 @@ pub(crate) struct Rtt {
 
 impl Rtt {
     pub fn sample(&mut self, rtt: Duration, now: Duration) {
-        self.latest = rtt;
         self.smoothed = Some(match self.smoothed {
             None => {
                 self.deviation = rtt / 8;
@@ -77,7 +75,7 @@ impl Rtt {
     }
 
     pub fn latest(&self) -> Duration {
-        self.latest
+        self.recent.back().copied().unwrap_or_default()
     }
 
     /// The least of the last ten seconds.

@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn one_that_does_not_listen_is_ended_by_force() {
-        let mut child = run(&["sh", "-c", "trap '' INT; sleep 1000 & wait; wait"]);
+        let mut child = run(&["sh", "-c", "trap '' INT; exec sleep 1000"]);
         std::thread::sleep(Duration::from_millis(100));
         end(&mut child, libc::SIGINT);
         assert!(child.try_wait().unwrap().is_some());

@@ -47,7 +47,7 @@ pub(super) struct Acks {
     /// When the last of them came.
     elicited_at: Duration,
     /// How much has come is worth telling.
-    tells_bytes: bool,
+    pub tells_bytes: bool,
     /// When the datagram with the highest number came.
     pub highest_at: Duration,
 }
@@ -127,11 +127,6 @@ impl Acks {
             let is_of_use = it.congested > 0 || it.capable < MARKS_TOLD;
             is_new || has_counts && is_of_use
         })
-    }
-
-    /// Whether the bytes that have come go along.
-    pub fn tells_bytes(&self) -> bool {
-        self.tells_bytes
     }
 
     /// Notes what was told.

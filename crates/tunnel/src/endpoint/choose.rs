@@ -6,6 +6,7 @@ use super::send::{Sender, symbol_bytes_max};
 use crate::Class;
 use crate::frame::{DATA_BYTES, REPAIR_BYTES};
 use crate::outbound::{Due, Job, Piece};
+use crate::stream::Streams;
 use std::time::Duration;
 
 /// The one frame that decides that a datagram is sent.
@@ -52,7 +53,7 @@ impl Endpoint {
         for class in Class::ALL {
             let lane = class.index();
             if self.sender.may_send_at(class) > now {
-                if class != Class::Bulk && self.has_new(class) {
+                if class != Class::Bulk && self.sender.has_new(class, &self.streams) {
                     self.sender.held_at = Some(now);
                 }
                 continue;
@@ -72,20 +73,12 @@ impl Endpoint {
         Main::Nothing
     }
 
-    /// Whether something waits that was not sent before.
-    fn has_new(&self, class: Class) -> bool {
-        self.sender.queue.peek_len(class).is_some()
-            || !self.sender.ready[class.index()].is_empty()
-            || self.streams.has_something(class)
-    }
-
     fn new_symbol(&mut self, class: Class, now: Duration) -> Option<Main> {
         let (lane, symbol_max) = (class.index(), symbol_bytes_max(&self.config));
         let (mut symbol, mut pieces) = (Vec::new(), Vec::new());
         let has_stream = self.streams.has_something(class);
         let sender = &mut self.sender;
-        let has_packets = !sender.ready[lane].is_empty() || sender.queue.peek_len(class).is_some();
-        if has_stream && (sender.streams_next || !has_packets) {
+        if has_stream && (sender.streams_next || !sender.has_packets(class)) {
             sender.streams_next = false;
             self.streams.fill(class, symbol_max, &mut symbol, &mut pieces);
             if !symbol.is_empty() {
@@ -106,6 +99,15 @@ impl Endpoint {
 }
 
 impl Sender {
+    fn has_packets(&self, class: Class) -> bool {
+        self.queue.peek_len(class).is_some() || !self.ready[class.index()].is_empty()
+    }
+
+    /// Whether something waits that was not sent before.
+    pub(super) fn has_new(&self, class: Class, streams: &Streams) -> bool {
+        self.has_packets(class) || streams.has_something(class)
+    }
+
     /// From when on the rate lets this class send.
     pub(super) fn may_send_at(&self, class: Class) -> Duration {
         match class {

@@ -167,7 +167,7 @@ impl Endpoint {
         }
         let counts = self.acks.counts(self.observer.counts());
         let marks = self.acks.marks(self.marks.counts(), counts.is_some());
-        let with_bytes = self.acks.tells_bytes() || counts.is_some();
+        let with_bytes = self.acks.tells_bytes || counts.is_some();
         let mut maps: [Vec<u8>; LANES] = Default::default();
         let lanes = (0..LANES).filter(|lane| self.acks.has_news(*lane));
         for lane in lanes {
@@ -449,11 +449,9 @@ impl Sender {
             let may = self.may_send_at(class);
             want(lane.due_at().map(|due| due.max(may)));
             want(lane.check_at());
-            let has_new = self.queue.peek_len(class).is_some()
-                || !self.ready[class.index()].is_empty()
-                || streams.has_something(class);
             let is_open = lane.is_open_for_new(&config.limits);
-            want((has_new && is_open).then(|| self.may_send_new_at(class)));
+            let wants_new = is_open && self.has_new(class, streams);
+            want(wants_new.then(|| self.may_send_new_at(class)));
         }
         let is_special =
             self.echo.is_some() || self.probe.is_some() || self.closing == Closing::Wanted;

@@ -5,7 +5,7 @@
 //! what was only the tunnel's is gone.
 
 use super::cap::{CUBIC_BETA, Cap};
-use super::{EMPTY_RTT, LOW_GAIN, QUEUE_RTT, Rate, queue_from};
+use super::{EMPTY_RTT, LOW_GAIN, QUEUE_RTT, Rate};
 use std::time::Duration;
 
 /// Round trips after which a queue that is still there is others'.
@@ -82,10 +82,9 @@ impl Rate {
     /// none, since its cap was lifted, is others'.
     pub(super) fn begin_trial(&mut self, now: Duration) {
         self.alone.is_settling = false;
-        let round = self.rtt.smoothed().as_secs_f64();
-        let has_queue = round > queue_from(QUEUE_RTT, self.rtt.least().as_secs_f64());
-        if self.cap.is_none() && self.alone.lifted_at.is_some() && has_queue {
-            let window = self.best() * round;
+        let keeps_none = self.cap.is_none() && self.alone.lifted_at.is_some();
+        if keeps_none && self.has_standing_queue() {
+            let window = self.best() * self.rtt.smoothed().as_secs_f64();
             let window_max = window / CUBIC_BETA;
             self.cap = Some(Cap { window_max, since: now, window, is_asked_for: false });
             self.note_cap(now);

@@ -55,9 +55,7 @@ impl Rate {
         (settled, lost): (f64, f64),
         now: Duration,
     ) -> bool {
-        let at = highest.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-        let sent = at.and_then(|at| self.log.get(at));
-        if sent.is_some_and(|sent| self.is_silent_since(sent.delivered_at, now)) {
+        if self.sent_as(highest).is_some_and(|sent| self.is_silent_since(sent.delivered_at, now)) {
             self.silence = Silence { before: highest + 1, is_answered: false };
         }
         let is_outage = before < self.silence.before

@@ -1,12 +1,12 @@
 //! Goodput of streams over a path with a rate.
 
-use crate::world::{World, independent, ms, us};
+use crate::world::{World, independent, ms, stamp_of, stamped, us};
 use holdfast_chance::Rng;
 use holdfast_tunnel::{Class, Endpoint, Inside, StreamEvent, StreamId};
 use std::time::Duration;
 
 /// 50 Mbit/s, in bytes per second.
-const RATE: f64 = 50e6 / 8.0;
+pub const RATE: f64 = 50e6 / 8.0;
 /// Bytes on the wire per byte of a stream in a full datagram of 1500.
 pub const FRAMING: f64 = 1500.0 / 1432.0;
 
@@ -192,13 +192,10 @@ fn after_an_outage_half_of_the_rate_is_soon_used_again() {
                 let at = world.now + us(400);
                 world.run_until(at, |_, _, inside, _| {
                     let Inside::Message { bytes, .. } = inside else { return };
-                    let at = u64::from_be_bytes(bytes[..8].try_into().unwrap());
-                    arrived += u32::from(counts.contains(&Duration::from_nanos(at)));
+                    arrived += u32::from(counts.contains(&stamp_of(&bytes)));
                 });
-                let mut bytes = vec![0; 1200];
-                bytes[..8].copy_from_slice(&(at.as_nanos() as u64).to_be_bytes());
                 sent += u32::from(counts.contains(&at));
-                let _ = world.ends[0].handle_message(1, Class::Bulk, &bytes, at);
+                let _ = world.ends[0].handle_message(1, Class::Bulk, &stamped(at, 1200), at);
             }
             let share = f64::from(arrived) / f64::from(sent);
             let seen = world.ends[0].report().sending.loss;
@@ -232,15 +229,15 @@ fn check_messages_beside(queue: usize, from: Duration) {
             Inside::Stream(id, StreamEvent::Readable) => transfer.read(end, id),
             Inside::Stream(id, StreamEvent::Writable) => transfer.write(end, id),
             Inside::Message { bytes, .. } => {
-                let sent = Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()));
+                let sent = stamp_of(&bytes);
                 if sent > from {
                     delays.push(now - sent);
                 }
             }
             _ => {}
         });
-        let stamp = (world.now.as_nanos() as u64).to_be_bytes();
-        world.ends[0].handle_message(1, Class::Now, &stamp, world.now).unwrap();
+        let message = stamped(world.now, 8);
+        world.ends[0].handle_message(1, Class::Now, &message, world.now).unwrap();
     }
     delays.sort_unstable();
     let (p50, p99) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);

@@ -1,14 +1,13 @@
 //! Whatever a path did before, it is used again when it is calm: no flow hangs, and no rate that was found
 //! in bad times lasts.
 
-use crate::bulk::{FRAMING, Transfer};
-use crate::world::{World, independent, ms, runs, us};
+use crate::bulk::{FRAMING, RATE, Transfer};
+use crate::world::{World, independent, ms, runs, stamp_of, stamped, us};
 use holdfast_chance::Rng;
 use holdfast_tunnel::{Class, Inside};
 use std::time::Duration;
 
-/// 50 Mbit/s, in bytes per second, and its queue.
-const RATE: f64 = 50e6 / 8.0;
+/// The queue of the calm link, and its delay.
 const QUEUE: usize = 150_000;
 const DELAY: Duration = ms(10);
 /// Phases of the path that are not calm.
@@ -76,19 +75,31 @@ fn calm_down(world: &mut World) {
     }
 }
 
+/// Lets the path be `PHASES` others, and then calm for `RECOVERY`; the time after that.
+fn live_through(
+    world: &mut World,
+    rng: &mut Rng,
+    mut run: impl FnMut(&mut World, Duration),
+) -> Duration {
+    for _ in 0..PHASES {
+        disturb(world, rng);
+        let until = world.now + ms(100 + rng.below(2500));
+        run(world, until);
+    }
+    calm_down(world);
+    let from = world.now + RECOVERY;
+    run(world, from);
+    from
+}
+
 /// How much of what is sent on a calm path arrives within twice its delay, after `PHASES` of another kind.
 fn share_in_time(seed: u64) -> f64 {
     let mut rng = Rng::new(seed, 6);
     let mut flows = flows(&mut rng);
     let mut world = World::new(&World::config(), independent(0.0), seed);
-    for _ in 0..PHASES {
-        disturb(&mut world, &mut rng);
-        let until = world.now + ms(100 + rng.below(2500));
-        send(&mut world, &mut flows, until, &mut |_, _| {});
-    }
-    calm_down(&mut world);
-    let from = world.now + RECOVERY;
-    send(&mut world, &mut flows, from, &mut |_, _| {});
+    let from = live_through(&mut world, &mut rng, |world, until| {
+        send(world, &mut flows, until, &mut |_, _| {});
+    });
     let mut in_time = 0u64;
     let mut count = |sent_at: Duration, took: Duration| {
         in_time += u64::from(sent_at >= from && took <= 2 * DELAY);
@@ -98,10 +109,6 @@ fn share_in_time(seed: u64) -> f64 {
     send(&mut world, &mut [], end, &mut count);
     println!("seed {seed}: {in_time} of {sent} in time: {flows:?}");
     if sent == 0 { 1.0 } else { in_time as f64 / sent as f64 }
-}
-
-fn stamp_of(bytes: &[u8]) -> Duration {
-    Duration::from_nanos(u64::from_be_bytes(bytes[..8].try_into().unwrap()))
 }
 
 /// Sends until a time; how many messages were sent.
@@ -123,8 +130,7 @@ fn send(
             return sent;
         }
         for (id, flow) in flows.iter_mut().enumerate().filter(|(_, flow)| flow.next <= at) {
-            let mut bytes = vec![0; flow.bytes];
-            bytes[..8].copy_from_slice(&(at.as_nanos() as u64).to_be_bytes());
+            let bytes = stamped(at, flow.bytes);
             let _ = world.ends[flow.end].handle_message(id as u32, flow.class, &bytes, at);
             sent += 1;
             flow.next += flow.every;
@@ -137,14 +143,7 @@ fn stream_share(seed: u64) -> f64 {
     let mut rng = Rng::new(seed, 6);
     let mut world = World::new(&World::config(), independent(0.0), seed);
     let mut transfer = Transfer::new(&mut world);
-    for _ in 0..PHASES {
-        disturb(&mut world, &mut rng);
-        let until = world.now + ms(100 + rng.below(2500));
-        transfer.run(&mut world, until);
-    }
-    calm_down(&mut world);
-    let from = world.now + RECOVERY;
-    transfer.run(&mut world, from);
+    let from = live_through(&mut world, &mut rng, |world, until| transfer.run(world, until));
     let before = transfer.read;
     transfer.run(&mut world, from + LOOKED_AT);
     let share = (transfer.read - before) as f64 * FRAMING / LOOKED_AT.as_secs_f64() / RATE;

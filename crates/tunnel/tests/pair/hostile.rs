@@ -1,6 +1,6 @@
 //! Bad input, bad paths: no wrong byte, no panic, no memory without bound.
 
-use crate::world::{World, independent, ms, runs, us};
+use crate::world::{World, independent, ms, runs, stamp_of, stamped, us};
 use holdfast_chance::Rng;
 use holdfast_tunnel::{Class, Config, Ecn, Endpoint, Inside, Limits};
 use std::collections::HashSet;
@@ -155,17 +155,16 @@ fn late(path: &str, change: Change, later_than: Duration) -> f64 {
         let at = ms(5 * id);
         world.run_until(at, |_, _, inside, now| {
             if let Inside::Message { bytes, .. } = inside {
-                let sent_at = Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()));
+                let sent_at = stamp_of(&bytes);
                 arrived += usize::from(sent_at > ms(5000) && now - sent_at <= later_than);
             }
         });
         sent += usize::from(at > ms(5000));
-        let stamp = (at.as_nanos() as u64).to_be_bytes();
-        world.ends[0].handle_message(1, Class::Now, &stamp, at).unwrap();
+        world.ends[0].handle_message(1, Class::Now, &stamped(at, 8), at).unwrap();
     }
     world.run_until(world.now + ms(1000), |_, _, inside, now| {
         if let Inside::Message { bytes, .. } = inside {
-            let sent_at = Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()));
+            let sent_at = stamp_of(&bytes);
             arrived += usize::from(sent_at > ms(5000) && now - sent_at <= later_than);
         }
     });

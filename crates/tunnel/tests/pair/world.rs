@@ -21,6 +21,18 @@ pub const fn us(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
+/// A message of so many bytes, at least eight, that says when it was sent.
+pub fn stamped(at: Duration, bytes: usize) -> Vec<u8> {
+    let mut message = (at.as_nanos() as u64).to_be_bytes().to_vec();
+    message.resize(bytes.max(message.len()), 0);
+    message
+}
+
+/// When a message was sent that says so.
+pub fn stamp_of(message: &[u8]) -> Duration {
+    Duration::from_nanos(u64::from_be_bytes(message[..8].try_into().unwrap()))
+}
+
 /// Independent losses of a share.
 pub fn independent(share: f64) -> LossModel {
     LossModel::Bernoulli(share)
