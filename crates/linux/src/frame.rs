@@ -2,9 +2,10 @@
 //! table says: packets cached for a service are resent to the host that serves
 //! it now.
 
+use crate::packet::PacketSocket;
 use crate::sockopt::{self, Address};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -35,7 +36,7 @@ pub struct Hop {
 /// A packet socket that receives nothing, opened before it is needed.
 #[derive(Debug)]
 pub struct FrameSender {
-    fd: OwnedFd,
+    fd: PacketSocket,
     frame: Vec<u8>,
 }
 
@@ -45,8 +46,7 @@ impl FrameSender {
     /// # Errors
     /// [`FrameError::Open`].
     pub fn open() -> Result<Self, FrameError> {
-        // Protocol 0 receives nothing.
-        let fd = sockopt::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(FrameError::Open)?;
+        let fd = PacketSocket::open(libc::SOCK_RAW).map_err(FrameError::Open)?;
         Ok(Self { fd, frame: Vec::with_capacity(ETHERNET + 9216) })
     }
 

@@ -3,12 +3,13 @@
 //! §7.2.6), over a socket that is opened before it is needed.
 
 use crate::link::Link;
+use crate::packet::PacketSocket;
 use crate::sockopt::{self, Address, checked};
 use holdfast_wire::packet::{Sum, mapped, mapped_ipv4};
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -37,16 +38,14 @@ pub enum NeighbourError {
 /// A packet socket that only sends.
 #[derive(Debug)]
 pub struct Announcer {
-    fd: OwnedFd,
+    fd: PacketSocket,
 }
 
 impl Announcer {
     /// # Errors
     /// [`NeighbourError::Open`].
     pub fn open() -> Result<Self, NeighbourError> {
-        // Protocol 0 receives nothing.
-        let fd =
-            sockopt::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(NeighbourError::Open)?;
+        let fd = PacketSocket::open(libc::SOCK_RAW).map_err(NeighbourError::Open)?;
         Ok(Self { fd })
     }
 

@@ -6,12 +6,13 @@
 //! until [`TapSocket::drain`].
 
 use crate::link::{Link, LinkError};
+use crate::packet::PacketSocket;
 use crate::sockopt::{self, Address, checked};
 use crate::way;
 use holdfast_wire::packet::{Checksum, mapped_ipv4};
 use libc::{c_int, sock_filter};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Most services that one tap can watch: the filter's jumps reach that far.
@@ -71,7 +72,7 @@ pub struct TapDrops {
 
 /// A packet socket on one interface.
 pub struct TapSocket {
-    fd: OwnedFd,
+    fd: PacketSocket,
     buffers: Box<[u8]>,
     oversize: u64,
     /// Number of the interface.
@@ -106,11 +107,9 @@ impl TapSocket {
     fn open_for(name: &str, wanted: &[sock_filter], buffer_bytes: usize) -> Result<Self, TapError> {
         let link = Link::by_name(name)?;
         let failed = |step| move |source| TapError::Open { step, source };
-        let fd = {
-            // Protocol 0: nothing arrives before the filter stands and bind() names a protocol.
-            sockopt::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)
-                .map_err(failed("opening a packet socket"))?
-        };
+        // Nothing arrives before the filter stands and bind() names a protocol.
+        let fd = PacketSocket::open(libc::SOCK_DGRAM | libc::SOCK_NONBLOCK)
+            .map_err(failed("opening a packet socket"))?;
         attach(fd.as_fd(), wanted).map_err(failed("SO_ATTACH_FILTER"))?;
         let on: c_int = 1;
         let size = c_int::try_from(buffer_bytes / 2).unwrap_or(c_int::MAX / 2);
@@ -208,7 +207,7 @@ impl TapSocket {
         // across the call: `pieces` and `control` on the stack, `self.buffers` behind.
         let result = checked(unsafe {
             libc::recvmmsg(
-                self.fd.as_raw_fd(),
+                self.fd.as_fd().as_raw_fd(),
                 messages.as_mut_ptr(),
                 BATCH as libc::c_uint,
                 flags as _,

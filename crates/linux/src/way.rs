@@ -6,9 +6,10 @@
 
 use crate::frame::{FrameError, FrameSender, Hop};
 use crate::link::Link;
+use crate::packet::PacketSocket;
 use crate::sockopt::{self, Address};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Ethernet type for experiments within one organisation (IEEE 802-2014 §9.2.4).
 pub const ETHERTYPE: u16 = 0x88b5;
@@ -48,7 +49,7 @@ pub fn send_words(words: &[u8], hop: &Hop, by: &mut FrameSender) -> Result<(), F
 /// The member's socket for signs, where no tap watches.
 #[derive(Debug)]
 pub struct SignSocket {
-    fd: OwnedFd,
+    fd: PacketSocket,
     /// Number of the interface.
     index: u32,
 }
@@ -61,8 +62,7 @@ impl SignSocket {
     pub fn open(interface: &str) -> io::Result<Self> {
         let link = Link::by_name(interface).map_err(io::Error::other)?;
         let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK;
-        // Protocol 0 receives nothing until it is bound.
-        let fd = sockopt::socket(libc::AF_PACKET, kind, 0)?;
+        let fd = PacketSocket::open(kind)?;
         sockopt::bind(fd.as_fd(), &Address::link(link.index, ETHERTYPE, None))?;
         Ok(Self { fd, index: link.index })
     }

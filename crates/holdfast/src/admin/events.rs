@@ -9,6 +9,7 @@ use crate::config::{Common, Hooks};
 use crate::hooks::{Caller, Change};
 use crate::remembered::{Keeper, Remembered, file_of};
 use crate::status::{PastTakeover, Role, State, Status, rfc3339};
+use holdfast_linux::aside::drop_aside;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -149,7 +150,7 @@ impl Events {
     pub fn call(&mut self, hooks: Option<&Hooks>) {
         if let Some(before) = self.hooks.take() {
             // Where there can be no thread it is waited for here, for half a second at most.
-            let _none = std::thread::Builder::new().spawn(move || drop(before));
+            drop_aside(before);
         }
         match hooks.map(|hooks| Caller::start(hooks.clone(), self.tell.clone())).transpose() {
             Ok(caller) => self.hooks = caller,

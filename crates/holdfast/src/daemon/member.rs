@@ -410,11 +410,16 @@ impl<'a> MemberContext<'a> {
     /// not have this one's real-time priority, which would keep a server on the same processor
     /// from running.
     pub fn attend_until<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        let attending = std::thread::current();
         std::thread::scope(|scope| {
-            let working = scope.spawn(work);
+            let working = scope.spawn(move || {
+                let done = work();
+                attending.unpark();
+                done
+            });
             while !working.is_finished() {
                 self.attend();
-                std::thread::sleep(ATTEND_EVERY);
+                std::thread::park_timeout(ATTEND_EVERY);
             }
             working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

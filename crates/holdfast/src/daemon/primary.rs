@@ -226,10 +226,10 @@ fn run_once(node: &mut MemberContext<'_>, survivor: Survivor) -> anyhow::Result<
         None => Listener::bind(node.me.address, node.pair_identity())?,
     };
     listener.prefer([node.comes_from()]);
-    heed(
-        "the earlier role's program",
-        TapDrop::detach_stale(&node.me.interface, &node.config.served(), &node.pin_dir()),
-    );
+    // The lock of all network namespaces may be held by others for seconds.
+    let (interface, services, pins) = (&node.me.interface, node.config.served(), node.pin_dir());
+    let detached = node.attend_until(|| TapDrop::detach_stale(interface, &services, &pins));
+    heed("the earlier role's program", detached);
     let linger_max = node.config.group.connections_max as usize / 2;
     let mut this = PrimaryDaemon::new(node, listener, gate, server, None)?;
     this.node.poll.add(&this.server.pidfd(), PIDFD, Interest::Read)?;

@@ -3,6 +3,7 @@
 //! another process of its user answers for (FUSE), whose last close waits for that answer.
 
 use super::pidfd_getfd;
+use crate::aside::drop_aside;
 use crate::sockopt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -29,7 +30,9 @@ pub fn take_descriptor(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd
     if closes_at_once(&taken)? {
         return Ok(taken);
     }
-    close_aside(taken);
+    // The file first. Without a thread that happens here: the number of threads is limited, and so
+    // this is rare.
+    drop_aside((taken, Counted::new()));
     Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a socket nor memory"))
 }
 
@@ -47,15 +50,18 @@ fn closes_at_once(file: &OwnedFd) -> io::Result<bool> {
     Ok(is_memory || link.is_relative())
 }
 
-fn close_aside(file: OwnedFd) {
-    CLOSING.fetch_add(1, Relaxed);
-    let work = move || {
-        drop(file);
-        CLOSING.fetch_sub(1, Relaxed);
-    };
-    // Without a thread it is closed here: the number of threads is limited, and so this is rare.
-    let closer = std::thread::Builder::new().name("closer".to_owned()).spawn(work);
-    if closer.is_err() {
+/// One of [`CLOSING`], until it is dropped.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        CLOSING.fetch_add(1, Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
         CLOSING.fetch_sub(1, Relaxed);
     }
 }

@@ -387,3 +387,25 @@ fn descriptors_and_memory_of_another_process() {
     assert_eq!(bell.take(), 2);
     assert_eq!(bell.take(), 0);
 }
+
+/// The kernel lets who closes a packet socket wait until no processor looks at it any more: a thread
+/// does that.
+#[test]
+fn nobody_waits_for_the_end_of_a_packet_socket() {
+    const SOCKETS: usize = 20;
+    let is_closer = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm"));
+        name.is_ok_and(|name| name.trim() == "closer")
+    };
+    let closes = || std::fs::read_dir("/proc/self/task").unwrap().any(is_closer);
+    World::new(false).within("b", || {
+        let taps: Vec<_> = (0..SOCKETS).map(|_| TapSocket::open("m0", &[], 1 << 16)).collect();
+        assert!(taps.iter().all(Result::is_ok));
+        let begun = Instant::now();
+        drop(taps);
+        let dropped = begun.elapsed();
+        eventually("all are closed", || !closes());
+        let closed = begun.elapsed();
+        assert!(dropped < closed / 2, "{dropped:?} of {closed:?}");
+    });
+}

@@ -8,6 +8,7 @@ use crate::daemon::viewer::Viewer;
 use crate::key::Keyring;
 use crate::status::{Role, State};
 use holdfast_cluster::Nanos;
+use holdfast_linux::aside::drop_aside;
 
 impl MemberContext<'_> {
     pub(super) fn serve_admin(&mut self) {
@@ -94,8 +95,7 @@ impl MemberContext<'_> {
         if plan.takes_of("metrics.") || plan.takes_of("page.") {
             (config.metrics, config.page) = (file.metrics, file.page);
             // The one before ends by itself, and whoever finds its port taken tries again.
-            let before = self.viewer.take();
-            let _none = std::thread::Builder::new().spawn(move || drop(before));
+            drop_aside(self.viewer.take());
             self.viewer = Viewer::start(&[(config.common(), &self.me.name)]);
         }
         if plan.applies() {
