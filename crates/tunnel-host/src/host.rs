@@ -13,7 +13,7 @@ use holdfast_tunnel::secure::{HEADER_BYTES, Heard, Secure, ToSend};
 use holdfast_tunnel::{Ecn, Endpoint, Inside};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// System calls that take datagrams in a turn before the other side has its turn.
@@ -32,6 +32,7 @@ pub struct Host {
     machine: Endpoint,
     /// The life of the peer that the machine knows.
     peer_life: u64,
+    peer_ip: Option<IpAddr>,
     datagram_bytes_max: usize,
     outside: Outside,
     door: Door,
@@ -81,6 +82,7 @@ impl Host {
             secure,
             machine,
             peer_life: 0,
+            peer_ip: None,
             outside,
             door,
             control,
@@ -234,8 +236,21 @@ impl Host {
         Ok(true)
     }
 
-    /// Tells the machine how large its datagrams may be now.
+    /// Tells the machine how large its datagrams may be now, and has the path asked where they seem to be too
+    /// large.
     fn follow_path(&mut self) {
+        let now = self.now();
+        let peer_ip = self.secure.standing(now).peer_address.map(|at| at.ip());
+        // Another port is another name that a NAT gives to the same path.
+        if peer_ip != self.peer_ip {
+            if self.peer_ip.is_some() {
+                self.machine.path_changed();
+            }
+            self.peer_ip = peer_ip;
+        }
+        if let Some(round) = self.machine.take_path_doubt(now) {
+            self.secure.doubt_path(round, now);
+        }
         let most = self.secure.datagram_bytes_max();
         if most != self.datagram_bytes_max {
             self.datagram_bytes_max = most;

@@ -11,6 +11,7 @@ mod behaviour;
 mod choose;
 mod guard;
 mod pack;
+mod passage;
 mod receive;
 mod send;
 
@@ -227,6 +228,18 @@ impl Endpoint {
         for piece in self.sender.drop_longer(send::symbol_bytes_max(&self.config)) {
             self.streams.again(piece);
         }
+    }
+
+    /// The peer is elsewhere now: what was measured of the path to it says nothing of the new one.
+    pub fn path_changed(&mut self) {
+        self.sender.rate.path_changed();
+    }
+
+    /// The smoothed round trip if no datagram above [`DATAGRAM_BYTES_MIN`] seems to come through any
+    /// more: the path is to be asked what it takes. Once for each time that it seems so.
+    pub fn take_path_doubt(&mut self, now: Duration) -> Option<Duration> {
+        let round = self.sender.rate.rtt().smoothed();
+        self.sender.passage.take_doubt(round, now).then_some(round)
     }
 
     /// Sends a datagram with `bytes` bytes of plaintext that does nothing but ask for an echo;

@@ -120,8 +120,9 @@ pub(crate) struct Verdict {
     /// Lost symbols, and how many of them the receiver can restore with rows it holds.
     pub lost: Vec<u64>,
     pub rows: usize,
-    /// Pieces of streams that arrived.
+    /// Pieces of streams that arrived, and the length of the longest symbol that did.
     pub arrived: Vec<Piece>,
+    pub longest: usize,
 }
 
 impl Outbound {
@@ -274,13 +275,13 @@ impl Outbound {
         self.backoff = 0;
         let known_before = cumulative.saturating_sub(self.first) as usize;
         for symbol in self.symbols.iter_mut().take(known_before) {
-            know(symbol, &mut verdict.arrived);
+            know(symbol, &mut verdict);
         }
         for (at, byte) in ack.bitmap.iter().enumerate().filter(|(_, byte)| **byte != 0) {
             for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
                 let seq = cumulative + 1 + (at * 8 + bit) as u64;
                 if let Some(symbol) = self.symbol_mut(seq) {
-                    know(symbol, &mut verdict.arrived);
+                    know(symbol, &mut verdict);
                 }
             }
         }
@@ -431,10 +432,11 @@ impl Outbound {
 /// Symbols are repaired together within blocks of this many.
 const SPAN: u64 = REPAIR_COUNT_MAX as u64;
 
-fn know(symbol: &mut Symbol, arrived: &mut Vec<Piece>) {
+fn know(symbol: &mut Symbol, verdict: &mut Verdict) {
     if symbol.state != State::Known {
         symbol.state = State::Known;
-        arrived.append(&mut symbol.pieces);
+        verdict.arrived.append(&mut symbol.pieces);
+        verdict.longest = verdict.longest.max(symbol.bytes.len());
     }
 }
 

@@ -170,6 +170,8 @@ pub(crate) struct Rate {
     alone: Alone,
     /// Losses of datagrams before this number were answered.
     answered: u64,
+    /// Datagrams before this number took another path.
+    path_from: u64,
     next_at: Duration,
     /// When there is room for a quantum of bulk again, and for an urgent datagram.
     opens_at: Duration,
@@ -211,6 +213,7 @@ impl Rate {
             cap: None,
             alone: Alone::default(),
             answered: 0,
+            path_from: 0,
             next_at: now,
             opens_at: now,
             urgent_at: now,
@@ -379,6 +382,11 @@ impl Rate {
         self.log.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
+    /// Bytes on the wire of a datagram that is remembered.
+    pub fn sent_bytes(&self, number: u64) -> usize {
+        self.sent_as(number).map_or(0, |sent| sent.bytes as usize)
+    }
+
     /// Takes an acknowledgement.
     pub fn acknowledged(&mut self, news: &News, now: Duration) {
         self.loss = news.loss;
@@ -386,7 +394,9 @@ impl Rate {
         // A peer that says it has held the answer for longer than that lies, or its clock is coarse.
         let took = now.saturating_sub(sent.at).saturating_sub(news.held).max(ROUND_TRIP_MIN);
         let least = self.rtt.least();
-        self.rtt.sample(took, now);
+        if news.highest >= self.path_from {
+            self.rtt.sample(took, now);
+        }
         if self.rtt.least() > least * LONGER_PATH {
             self.restart();
         }

@@ -5,7 +5,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes that may wait for it.
@@ -18,6 +18,8 @@ pub struct Switches {
     pub ends: Arc<AtomicBool>,
     /// Datagrams of a thousand that are lost.
     pub lost_of_1000: Arc<AtomicU64>,
+    /// Longer ones are lost, in bytes; 0: none for its length.
+    pub longest: Arc<AtomicUsize>,
     pub passed: Arc<AtomicU64>,
     pub dropped: Arc<AtomicU64>,
 }
@@ -46,7 +48,9 @@ pub fn run(
         let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
         let Some(place) = ends.iter().position(|end| *end == from) else { continue };
         chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        if (chance >> 33) % 1000 < switches.lost_of_1000.load(Ordering::Relaxed) {
+        let longest = switches.longest.load(Ordering::Relaxed);
+        let is_too_long = longest > 0 && length > longest;
+        if is_too_long || (chance >> 33) % 1000 < switches.lost_of_1000.load(Ordering::Relaxed) {
             switches.dropped.fetch_add(1, Ordering::Relaxed);
             continue;
         }

@@ -1,10 +1,11 @@
 //! What a datagram brings.
 
-use super::{Endpoint, RESEQUENCE_INITIAL, RESEQUENCE_MAX, Received, send, waits_for};
+use super::send::WIRE_BYTES;
+use super::{Endpoint, RESEQUENCE_INITIAL, RESEQUENCE_MAX, Received, waits_for};
 use crate::Class;
 use crate::api::{Ecn, Inside, Malformed};
 use crate::decoder::{Decoder, How};
-use crate::frame::{Ack, Fault, Frame, Frames, LANES};
+use crate::frame::{Ack, DATA_BYTES, Fault, Frame, Frames, LANES};
 use crate::inner::Inner;
 use crate::item::{Item, Items};
 use crate::outbound::PieceKind;
@@ -48,7 +49,7 @@ impl Endpoint {
         }
         self.received.datagrams += 1;
         self.received.bytes += plaintext.len() as u64;
-        self.received.wire_bytes += (plaintext.len() + send::WIRE_BYTES) as u64;
+        self.received.wire_bytes += (plaintext.len() + WIRE_BYTES) as u64;
         if self.observer.arrives(number, now) {
             self.acks.highest_at = now;
         }
@@ -266,6 +267,7 @@ impl Endpoint {
         let is_congested = is_told && sender.marks.told(ack.marks, settled);
         if is_new {
             sender.highest_acked = Some(highest);
+            sender.passage.arrived(sender.rate.sent_bytes(highest).saturating_sub(WIRE_BYTES));
             let news = News {
                 highest,
                 held: Duration::from_micros(ack.held_100us.saturating_mul(100)),
@@ -282,6 +284,7 @@ impl Endpoint {
             let Some(of_lane) = ack.lanes[class.index()] else { continue };
             let lane = &mut sender.lanes[class.index()];
             let verdict = lane.acknowledged(&of_lane, settled, is_new, patience, now);
+            sender.passage.arrived(verdict.longest + DATA_BYTES);
             for piece in verdict.arrived {
                 match piece.kind {
                     PieceKind::Header => sender.headers.confirm(piece.stream),

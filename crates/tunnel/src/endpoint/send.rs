@@ -6,6 +6,7 @@ use super::acks::{ACK_EVERY, PATIENT_DELAY};
 use super::choose::Main;
 use super::guard::{Guard, TOKENS_FIRST, TOKENS_MAX};
 use super::pack::Ready;
+use super::passage::Passage;
 use crate::api::Outgoing;
 use crate::ecn::Marks;
 use crate::frame::{Ack, CODED_LENGTH_BYTES, DATA_BYTES, Frame, LANES, LaneAck, REPAIR_BYTES};
@@ -50,6 +51,7 @@ pub(super) struct Sender {
     pub planner: Planner,
     pub estimate: Estimate,
     pub rate: Rate,
+    pub passage: Passage,
     pub marks: Marks,
     pub next_number: u64,
     pub highest_acked: Option<u64>,
@@ -90,6 +92,7 @@ impl Sender {
             planner: Planner::default(),
             estimate: Estimate::default(),
             rate: Rate::new(config.path_loss, now),
+            passage: Passage::default(),
             marks: Marks::default(),
             next_number: 0,
             highest_acked: None,
@@ -318,6 +321,7 @@ impl Sender {
         self.next_number += 1;
         self.counts.bytes += out.len() as u64;
         self.rate.sent((out.len() + WIRE_BYTES) as u64, is_answered, now);
+        self.passage.sent(out.len(), now);
         Outgoing { number, ecn: self.marks.next(number) }
     }
 

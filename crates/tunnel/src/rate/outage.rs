@@ -3,6 +3,7 @@
 use super::Rate;
 use super::alone::Alone;
 use super::losses::Compared;
+use crate::rtt::Rtt;
 use std::time::Duration;
 
 /// Silence beyond these round trips and this time, at the end of which nearly all of so many datagrams
@@ -66,6 +67,13 @@ impl Rate {
             self.restart();
         }
         is_outage
+    }
+
+    /// The peer is elsewhere now: nothing is known of the path to it.
+    pub fn path_changed(&mut self) {
+        self.restart();
+        self.rtt = Rtt::default();
+        self.path_from = self.first + self.log.len() as u64;
     }
 
     /// Starts again: rates and losses of before are old.

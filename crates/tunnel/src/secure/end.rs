@@ -254,6 +254,14 @@ impl Secure {
         self.udp_bytes() - OVERHEAD_BYTES
     }
 
+    /// Datagrams of the coding machine seem to be too long for the path: it is asked at once. `round` is
+    /// the time from a datagram to its answer.
+    pub fn doubt_path(&mut self, round: Duration, now: Duration) {
+        if let Some(search) = &mut self.mtu {
+            search.doubt(round, now);
+        }
+    }
+
     /// Where this layer stands.
     #[must_use]
     pub fn standing(&self, now: Duration) -> Standing {

@@ -1,6 +1,7 @@
 //! How large a datagram the path takes (RFC 8899): padded questions, of which the largest that is
 //! answered counts. The network's own word (ICMP) is not asked: it may be forged, and often is not
-//! there.
+//! there. A size fails only while smaller ones are answered: what is lost in an outage says nothing of
+//! sizes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,6 +20,8 @@ const MTUS: [usize; 8] = [9000, 1500, 1492, 1480, 1452, 1420, 1380, 1340];
 /// three times in 37 searches.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(300);
+/// The least pause when data of this size does not come through: nothing else does meanwhile.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Time between two questions whether the size still passes, since a route may change (§4.3).
 const VERIFY_AFTER: Duration = Duration::from_secs(15);
 /// Time until a larger size is tried again (PMTU_RAISE_TIMER, §5.1.1).
@@ -34,6 +37,11 @@ pub(super) struct Search {
     position: usize,
     is_settled: bool,
     tries: u32,
+    /// Whether a question of any size was answered since the first of these tries.
+    is_answered: bool,
+    /// The question that every path takes is due beside a larger one.
+    asks_base: bool,
+    pause: Duration,
     at: Duration,
     raise_at: Duration,
 }
@@ -48,6 +56,9 @@ impl Search {
             position: 0,
             is_settled: false,
             tries: 0,
+            is_answered: false,
+            asks_base: false,
+            pause: PAUSE,
             at: now,
             raise_at: now + RAISE_AFTER,
         }
@@ -67,22 +78,43 @@ impl Search {
     pub(super) fn due(&mut self, now: Duration) -> Option<usize> {
         if now >= self.raise_at {
             self.raise_at = now + RAISE_AFTER;
-            (self.position, self.is_settled, self.tries, self.at) = (0, false, 0, now);
+            (self.position, self.is_settled, self.at) = (0, false, now);
+            self.begin_tries();
+        }
+        if std::mem::take(&mut self.asks_base) {
+            return Some(UDP_BYTES_BASE);
         }
         if now < self.at {
             return None;
         }
         if self.tries == TRIES {
-            self.fail();
+            if self.is_answered {
+                self.fail();
+            }
+            self.begin_tries();
         }
         let Some(size) = self.sizes.get(self.position).copied() else {
             // Only the base passes: nothing to ask until the next raise.
             (self.is_settled, self.at) = (true, self.raise_at);
             return None;
         };
+        // The first try says enough if it is answered, which is the rule.
+        self.asks_base = self.tries > 0;
         self.tries += 1;
-        self.at = now + PAUSE;
+        self.at = now + self.pause;
         Some(size)
+    }
+
+    fn begin_tries(&mut self) {
+        (self.tries, self.is_answered, self.pause) = (0, false, PAUSE);
+    }
+
+    /// Data of the confirmed size does not come through any more (§4.3): it is asked for at once. A
+    /// question is answered after `round`.
+    pub(super) fn doubt(&mut self, round: Duration, now: Duration) {
+        if self.is_settled && self.tries == 0 {
+            (self.pause, self.at) = ((round * 2).clamp(PAUSE_MIN, PAUSE), now);
+        }
     }
 
     /// A size did not pass: the next smaller one may.
@@ -91,17 +123,19 @@ impl Search {
             self.confirmed = UDP_BYTES_BASE;
         }
         self.position += 1;
-        (self.is_settled, self.tries) = (false, 0);
+        self.is_settled = false;
     }
 
     /// A question of this size was answered.
     pub(super) fn answered(&mut self, size: usize, now: Duration) {
+        self.is_answered = true;
         let Some(position) = self.sizes.iter().position(|it| *it == size) else { return };
         if position > self.position {
             return;
         }
         (self.confirmed, self.position) = (size, position);
-        (self.is_settled, self.tries, self.at) = (true, 0, now + VERIFY_AFTER);
+        (self.is_settled, self.at) = (true, now + VERIFY_AFTER);
+        self.begin_tries();
     }
 }
 
@@ -116,7 +150,7 @@ mod tests {
     fn run(search: &mut Search, path: usize, from: Duration, to: Duration) -> u32 {
         let (mut now, mut asked) = (from, 0);
         while now < to {
-            if let Some(size) = search.due(now) {
+            while let Some(size) = search.due(now) {
                 asked += 1;
                 if size <= path {
                     search.answered(size, now);
@@ -153,10 +187,38 @@ mod tests {
         run(&mut search, 1472, Duration::ZERO, 30 * SECOND);
         let asked = run(&mut search, 1400, 30 * SECOND, 60 * SECOND);
         assert_eq!(search.confirmed(), 1392);
-        assert!(asked < 60, "{asked} questions");
+        assert!(asked < 110, "{asked} questions");
         let quiet = run(&mut search, 1400, 60 * SECOND, 500 * SECOND);
         assert!(quiet <= 31, "{quiet} questions in 440 s");
         run(&mut search, 1472, 500 * SECOND, 1300 * SECOND);
         assert_eq!(search.confirmed(), 1472);
+    }
+
+    #[test]
+    fn a_doubt_is_answered_at_once() {
+        let mut search = Search::new("192.0.2.1:9".parse().unwrap(), Duration::ZERO);
+        let mut now = 6 * SECOND;
+        run(&mut search, 1472, Duration::ZERO, now);
+        search.doubt(Duration::from_millis(20), now);
+        run(&mut search, 1472, now, now + SECOND);
+        assert_eq!(search.confirmed(), 1472, "nothing is wrong");
+        now += SECOND;
+        search.doubt(Duration::from_millis(20), now);
+        run(&mut search, 1400, now, now + SECOND / 3);
+        assert_eq!(search.confirmed(), UDP_BYTES_BASE);
+        run(&mut search, 1400, now, now + 12 * SECOND);
+        assert_eq!(search.confirmed(), 1392);
+    }
+
+    #[test]
+    fn an_outage_says_nothing_of_sizes() {
+        let mut search = Search::new("192.0.2.1:9".parse().unwrap(), Duration::ZERO);
+        run(&mut search, 8972, Duration::ZERO, 10 * SECOND);
+        search.doubt(Duration::from_millis(20), 10 * SECOND);
+        let asked = run(&mut search, 0, 10 * SECOND, 70 * SECOND);
+        assert_eq!(search.confirmed(), 8972);
+        assert!(asked < 410, "{asked} questions in 60 s");
+        run(&mut search, 8972, 70 * SECOND, 71 * SECOND);
+        assert_eq!(search.confirmed(), 8972);
     }
 }

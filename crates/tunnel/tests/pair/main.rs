@@ -10,4 +10,5 @@ mod inner;
 mod marks;
 mod messages;
 mod order;
+mod size;
 mod world;

@@ -64,6 +64,8 @@ pub struct Link {
     pub jitter: Duration,
     /// Share of datagrams that take 3 ms longer.
     pub reordered: f64,
+    /// Longer ones do not pass, in bytes on the wire.
+    pub longest: usize,
     /// Nothing passes in between.
     pub outage: Option<(Duration, Duration)>,
     rng: Rng,
@@ -86,6 +88,7 @@ impl Link {
             marked: 0,
             jitter: Duration::ZERO,
             reordered: 0.0,
+            longest: usize::MAX,
             outage: None,
             rng,
             free_at: Duration::ZERO,
@@ -100,6 +103,7 @@ impl Link {
         self.sent += 1;
         self.bytes += bytes as u64;
         let is_lost = self.losses.loses(&mut self.rng)
+            || bytes > self.longest
             || self.outage.is_some_and(|(from, until)| (from..until).contains(&now));
         self.lost += u64::from(is_lost);
         if is_lost && !self.loses_behind {

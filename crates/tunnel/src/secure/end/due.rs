@@ -49,7 +49,7 @@ impl Secure {
             // Even if nothing could be said: it is not tried again at once.
             self.sent_at = now;
         }
-        if let Some(size) = self.mtu.as_mut().and_then(|search| search.due(now)) {
+        while let Some(size) = self.mtu.as_mut().and_then(|search| search.due(now)) {
             self.say(&probe(size), now);
         }
     }
