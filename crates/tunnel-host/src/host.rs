@@ -13,7 +13,7 @@ use holdfast_tunnel::secure::{HEADER_BYTES, Heard, Secure, ToSend};
 use holdfast_tunnel::{Ecn, Endpoint, Inside};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// System calls that take datagrams in a turn before the other side has its turn.
@@ -32,7 +32,8 @@ pub struct Host {
     machine: Endpoint,
     /// The life of the peer that the machine knows.
     peer_life: u64,
-    peer_ip: Option<IpAddr>,
+    /// As [`Secure::paths`], as far as the machine knows.
+    paths: u64,
     datagram_bytes_max: usize,
     outside: Outside,
     door: Door,
@@ -82,7 +83,7 @@ impl Host {
             secure,
             machine,
             peer_life: 0,
-            peer_ip: None,
+            paths: 0,
             outside,
             door,
             control,
@@ -240,13 +241,9 @@ impl Host {
     /// large.
     fn follow_path(&mut self) {
         let now = self.now();
-        let peer_ip = self.secure.standing(now).peer_address.map(|at| at.ip());
-        // Another port is another name that a NAT gives to the same path.
-        if peer_ip != self.peer_ip {
-            if self.peer_ip.is_some() {
-                self.machine.path_changed();
-            }
-            self.peer_ip = peer_ip;
+        if self.secure.paths() != self.paths {
+            self.paths = self.secure.paths();
+            self.machine.path_changed();
         }
         if let Some(round) = self.machine.take_path_doubt(now) {
             self.secure.doubt_path(round, now);

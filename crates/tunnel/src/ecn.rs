@@ -4,7 +4,7 @@
 //! understand marks, whatever is in them, and the peer counts those that came (as in QUIC, RFC 9000
 //! §13.4). A path that takes the mark off, drops what has it, or puts the worst one on everything is
 //! found out and not asked again: until one is known to have come, only the first few have it
-//! (§13.4.2).
+//! (§13.4.2). One that is silent may have begun to drop them: it is tried without, and then anew.
 
 use crate::Ecn;
 use crate::frame::MarkCounts;
@@ -43,6 +43,8 @@ enum Path {
     Tried(u32, u64),
     Carries,
     Fails,
+    /// Nothing is known of it. Datagrams from this number on have no mark, until one of them is settled.
+    Unknown(u64),
 }
 
 /// The sender's side.
@@ -52,11 +54,13 @@ pub(crate) struct Marks {
     /// What the peer has told.
     capable: u64,
     congested: u64,
+    /// Marks that came without congestion, before this path was tried.
+    plain: u64,
 }
 
 impl Default for Marks {
     fn default() -> Self {
-        Self { path: Path::Tried(0, 0), capable: 0, congested: 0 }
+        Self { path: Path::Tried(0, 0), capable: 0, congested: 0, plain: 0 }
     }
 }
 
@@ -64,12 +68,24 @@ impl Marks {
     /// The mark of the datagram that is sent next.
     pub fn next(&mut self, number: u64) -> Ecn {
         match self.path {
-            Path::Tried(TRIED.., _) | Path::Fails => Ecn::NotCapable,
+            Path::Tried(TRIED.., _) | Path::Fails | Path::Unknown(_) => Ecn::NotCapable,
             Path::Tried(tried, _) => {
                 self.path = Path::Tried(tried + 1, number);
                 Ecn::Capable0
             }
             Path::Carries => Ecn::Capable0,
+        }
+    }
+
+    /// Datagrams from `number` on take another path.
+    pub fn path_changed(&mut self, number: u64) {
+        self.path = Path::Unknown(number);
+    }
+
+    /// Before datagram `number` nothing has been heard for a while.
+    pub fn doubt(&mut self, number: u64) {
+        if self.path == Path::Carries {
+            self.path = Path::Unknown(number);
         }
     }
 
@@ -87,12 +103,15 @@ impl Marks {
             self.capable = completed_24(counts.capable, self.capable).max(self.capable);
             self.congested = completed_24(counts.congested, self.congested).max(self.congested);
         }
-        if let Path::Tried(tried, last) = self.path {
-            if self.capable > self.congested {
-                self.path = Path::Carries;
-            } else if tried == TRIED && last < settled {
-                self.path = Path::Fails;
+        // A peer that lies may say that more have met congestion than came.
+        let plain = self.capable.saturating_sub(self.congested);
+        match self.path {
+            Path::Tried(..) if plain > self.plain => self.path = Path::Carries,
+            Path::Tried(TRIED, last) if last < settled => self.path = Path::Fails,
+            Path::Unknown(first) if first < settled => {
+                (self.path, self.plain) = (Path::Tried(0, 0), plain);
             }
+            _ => {}
         }
         self.path == Path::Carries && self.congested > before
     }
@@ -121,6 +140,28 @@ mod tests {
         assert_eq!((marks.next(20), marks.congested()), (Ecn::Capable0, 1));
         seen.note(Ecn::Congested);
         assert!(marks.told(seen.counts(), 31));
+    }
+
+    #[test]
+    fn another_path_and_a_silent_one_are_tried_anew() {
+        let (mut marks, mut seen) = (tried(), Seen::default());
+        marks.told(seen.counts(), 30);
+        assert_eq!(marks.path, Path::Fails);
+        marks.doubt(30);
+        assert_eq!(marks.path, Path::Fails, "it was so before");
+        marks.path_changed(30);
+        seen.note(Ecn::Capable0);
+        assert!(!marks.told(seen.counts(), 30));
+        assert_eq!(marks.next(31), Ecn::NotCapable, "that one may have come by the other path");
+        marks.told(seen.counts(), 31);
+        assert_eq!(marks.next(32), Ecn::Capable0);
+        marks.told(seen.counts(), 32);
+        assert_eq!(marks.path, Path::Tried(1, 32));
+        seen.note(Ecn::Capable0);
+        marks.told(seen.counts(), 33);
+        assert_eq!(marks.path, Path::Carries);
+        marks.doubt(40);
+        assert_eq!(marks.next(40), Ecn::NotCapable);
     }
 
     #[test]

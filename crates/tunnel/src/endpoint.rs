@@ -233,6 +233,7 @@ impl Endpoint {
     /// The peer is elsewhere now: what was measured of the path to it says nothing of the new one.
     pub fn path_changed(&mut self) {
         self.sender.rate.path_changed();
+        self.sender.marks.path_changed(self.sender.next_number);
     }
 
     /// The smoothed round trip if no datagram above [`DATAGRAM_BYTES_MIN`] seems to come through any

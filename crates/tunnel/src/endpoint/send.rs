@@ -322,6 +322,9 @@ impl Sender {
         self.counts.bytes += out.len() as u64;
         self.rate.sent((out.len() + WIRE_BYTES) as u64, is_answered, now);
         self.passage.sent(out.len(), now);
+        if self.rate.is_silent(now) {
+            self.marks.doubt(number);
+        }
         Outgoing { number, ecn: self.marks.next(number) }
     }
 

@@ -41,6 +41,11 @@ impl Rate {
         self.rtt.smoothed() * OUTAGE_ROUNDS + OUTAGE_BEYOND
     }
 
+    /// Whether nothing has been heard of what is under way for so long that there is an outage, or may be.
+    pub fn is_silent(&self, now: Duration) -> bool {
+        self.inflight > 0 && self.is_silent_since(self.delivered_at, now)
+    }
+
     /// Whether so long a time without news was a silence: what came through at its end is no rate.
     pub(super) fn is_silent_since(&self, delivered_at: Duration, now: Duration) -> bool {
         now.saturating_sub(delivered_at) > self.silence()

@@ -107,6 +107,8 @@ pub struct Secure {
     peer_life: Option<Life>,
     /// How many lives of the peer were heard.
     peer_lives: u64,
+    /// How often the path to the peer became another one.
+    paths: u64,
     is_closed_by_peer: bool,
     heard_at: Option<Duration>,
     /// Since when something is sent and nothing heard.
@@ -161,6 +163,7 @@ impl Secure {
             peer_address,
             peer_life: None,
             peer_lives: 0,
+            paths: 0,
             is_closed_by_peer: false,
             heard_at: None,
             unanswered_since: None,
@@ -246,6 +249,14 @@ impl Secure {
     #[must_use]
     pub fn peer_life(&self) -> u64 {
         self.peer_lives
+    }
+
+    /// How often the path between the ends became another one, as far as addresses tell: this end hears the
+    /// peer from elsewhere, or the other way round. When that changes, what the coding machine has measured
+    /// is of another path.
+    #[must_use]
+    pub fn paths(&self) -> u64 {
+        self.paths
     }
 
     /// The plaintext that a datagram of the coding machine may have on this path, in bytes.

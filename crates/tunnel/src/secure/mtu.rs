@@ -117,6 +117,11 @@ impl Search {
         }
     }
 
+    /// The path is another one, which may take more. If it takes less, data finds that out.
+    pub(super) fn begin_again(&mut self, now: Duration) {
+        self.raise_at = now;
+    }
+
     /// A size did not pass: the next smaller one may.
     fn fail(&mut self) {
         if self.is_settled || self.sizes.get(self.position) == Some(&self.confirmed) {
@@ -206,8 +211,13 @@ mod tests {
         search.doubt(Duration::from_millis(20), now);
         run(&mut search, 1400, now, now + SECOND / 3);
         assert_eq!(search.confirmed(), UDP_BYTES_BASE);
-        run(&mut search, 1400, now, now + 12 * SECOND);
+        now += SECOND;
+        run(&mut search, 1400, now, now + 11 * SECOND);
         assert_eq!(search.confirmed(), 1392);
+        now += 11 * SECOND;
+        search.begin_again(now);
+        run(&mut search, 8972, now, now + SECOND);
+        assert_eq!(search.confirmed(), 8972);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod network;
 use super::timing::{REJECT_AFTER, REKEY_AFTER};
 use super::{Dropped, Suite, Suites};
 use network::{A, B, World};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -127,6 +128,16 @@ fn a_peer_that_moves_is_followed_and_old_datagrams_do_not_lead_back() {
     assert_eq!(standing.peer_address, Some(world.addresses[A]), "and leads nowhere");
     world.chat(10);
     assert_eq!(world.ends[B].counters().roamed, 1);
+    assert_eq!(
+        [A, B].map(|end| world.ends[end].paths()),
+        [1, 1],
+        "both know that the path is another"
+    );
+    let other_port = SocketAddr::new(world.addresses[A].ip(), 4001);
+    world.addresses[A] = other_port;
+    world.chat(10);
+    assert_eq!(world.ends[B].standing(world.now).peer_address, Some(other_port));
+    assert_eq!([A, B].map(|end| world.ends[end].paths()), [1, 1], "it is a NAT's other name of it");
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub fn goodput_of(
     world: &mut World,
     from: Duration,
     until: Duration,
-    mut look: impl FnMut(&World),
+    mut look: impl FnMut(&mut World),
 ) -> f64 {
     let mut transfer = Transfer::new(world);
     let mut at_start = 0;

@@ -59,6 +59,21 @@ fn a_path_that_makes_a_mess_of_marks_is_used_without() {
 }
 
 #[test]
+fn a_path_that_begins_to_drop_marks_is_found_out() {
+    let mut world = World::new(&World::config(), independent(0.0), 34);
+    world.links[0].rate = Some((FAST, 250_000));
+    let (from, until) = (ms(2000), ms(5000));
+    let bytes = goodput_of(&mut world, from, until, |world| {
+        for link in world.links.iter_mut().filter(|_| world.now == from) {
+            link.remark = Some(|ecn| (ecn == Ecn::NotCapable).then_some(ecn));
+        }
+    });
+    let share = bytes / (until - from).as_secs_f64() / FAST;
+    println!("a path that begins to drop marks: {share:.3} of the link in the next three seconds");
+    assert!(share > 0.75, "{share}");
+}
+
+#[test]
 fn inner_marks_arrive_as_they_were_and_get_worse_where_the_path_is_congested() {
     // RFC 6040 §4.2: what the path marks is marked inside, too, where the inner sender understands it.
     for (outer, kept) in [(Ecn::NotCapable, true), (Ecn::Congested, false)] {

@@ -16,6 +16,8 @@ pub(super) const CLOSE: u8 = 3;
 pub(super) const PROBE: u8 = 4;
 /// With that size.
 pub(super) const PROBED: u8 = 5;
+/// You are heard from another address: your path to me is another one, too.
+pub(super) const MOVED: u8 = 6;
 
 impl Secure {
     /// When [`Secure::poll`] has something to do without anything having come.

@@ -5,7 +5,7 @@ use super::super::handshake::{self, Agreed, Life};
 use super::super::layout::{self, DATA, Datagram, Index};
 use super::super::mtu::Search;
 use super::super::session::{Names, Session};
-use super::due::{CLOSE, PING, PONG, PROBE, PROBED};
+use super::due::{CLOSE, MOVED, PING, PONG, PROBE, PROBED};
 use super::{Heard, SESSIONS_MAX, Secure};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -182,6 +182,12 @@ impl Secure {
                     search.answered(usize::from(u16::from_be_bytes([a, b])), now);
                 }
             }
+            MOVED => {
+                self.paths += 1;
+                if let Some(search) = &mut self.mtu {
+                    search.begin_again(now);
+                }
+            }
             CLOSE => {
                 self.sessions.clear();
                 self.calm(now);
@@ -240,8 +246,13 @@ impl Secure {
     fn follow(&mut self, from: SocketAddr, now: Duration) {
         if self.peer_address != Some(from) {
             self.counters.roamed += u64::from(self.peer_address.is_some());
-            self.peer_address = Some(from);
+            let before = self.peer_address.replace(from);
             self.mtu = None;
+            // Another port is another name that a NAT gives to the same path.
+            if before.is_some_and(|before| before.ip() != from.ip()) {
+                self.paths += 1;
+                self.say(&[MOVED], now);
+            }
         }
         if self.mtu.is_none() {
             self.mtu = Some(Search::new(from, now));
