@@ -9,7 +9,7 @@ use crate::testbed::addresses;
 use crate::testbed::strings::{Cut, Edge, Queue, StringPlan, Strings, StringsPlan, interface};
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
-use holdfast_report::{Summary, progress};
+use holdfast_report::{Summary, jain, progress};
 use serde::Serialize;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -278,18 +278,17 @@ fn measure(args: &RegulateArgs, testbed: &Strings, flows: &Flows, dropped: u64) 
     }
     let (after, seconds) = (received(), began.elapsed().as_secs_f64());
     let got: Vec<f64> = after.iter().zip(&before).map(|(a, b)| (a - b) as f64).collect();
-    let (sum, squares) = (got.iter().sum::<f64>(), got.iter().map(|it| it * it).sum::<f64>());
     let capacity = args.mbit as f64 * 1e6 / 8.0 * seconds;
     let extreme = |it: Option<&u64>| it.copied().unwrap_or(0);
     Ok(Run {
-        jain: sum * sum / (got.len() as f64 * squares).max(f64::MIN_POSITIVE),
+        jain: jain(&got),
         drops: last.dropped - first.dropped,
         drops_before: first.dropped - dropped,
         drops_each_s,
         window_bytes: [extreme(windows.iter().min()), extreme(windows.iter().max())],
         queue_packets_max: longest,
         utilization: (last.sent_bytes - first.sent_bytes) as f64 / capacity,
-        goodput_mbit: sum * 8.0 / 1e6 / seconds,
+        goodput_mbit: got.iter().sum::<f64>() * 8.0 / 1e6 / seconds,
         starved: got.iter().filter(|it| **it == 0.0).count(),
         declared: 0,
     })

@@ -2,13 +2,13 @@
 
 use super::context::{Context, MS, line, mean_and_deviation, ns2, rate_control};
 use super::{Drawn, Table};
-use crate::models::jain;
 use holdfast_chance::Rng;
 use holdfast_netsim::net::dumbbell::{Dumbbell, active_active};
 use holdfast_netsim::net::link::QueueLimit;
 use holdfast_netsim::net::outcome::{FlowOutcome, QUEUE_BIN_NS, QueueOutcome};
 use holdfast_netsim::net::{Outcome, Scenario};
 use holdfast_netsim::tcp::Congestion;
+use holdfast_report::jain;
 use holdfast_report::plot::{Chart, Line, Span};
 
 /// Width of the bins of the throughput series, in ms.

@@ -16,7 +16,7 @@ mod tests;
 pub use delay::{additional_delay, unused_flow_time};
 pub use long::LongFlow;
 pub use memory::{flows_bytes, syn_bytes};
-pub use share::{jain, next_window_bytes};
+pub use share::next_window_bytes;
 pub use short::ShortFlow;
 
 /// The parameters of the thesis' Table I.

@@ -15,11 +15,3 @@ pub fn next_window_bytes(
     let error = utilization * capacity_bytes - received_bytes;
     window_bytes + weight * rtt_per_interval * error / flows
 }
-
-/// Jain's index: 1 if all have the same, 1/n if one has all.
-#[must_use]
-pub fn jain(shares: &[f64]) -> f64 {
-    let sum: f64 = shares.iter().sum();
-    let squares: f64 = shares.iter().map(|it| it * it).sum();
-    if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
-}
