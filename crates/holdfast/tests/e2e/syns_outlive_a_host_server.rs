@@ -6,10 +6,13 @@ use crate::spread_world::{Client, Server, service};
 use crate::world::{binary, limit};
 use holdfast_lab::testbed::spread::{SpreadGroup, SpreadOptions};
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PORT: u16 = 8080;
 const CLIENTS: usize = 32;
+/// Between two connections of a client.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Number of SYNs that the client's kernel has repeated.
 fn repeated(testbed: &Testbed) -> u64 {
@@ -32,15 +35,24 @@ fn nobody_repeats_a_syn() {
     }
     let before = repeated(&testbed);
     let flags = testbed.host(Role::Backup).interface_flags(interface::BACKUP);
-    std::fs::write(flags, "0x1002").expect("the interface goes down");
-    let testbed = &testbed;
+    let (testbed, is_down) = (&testbed, &AtomicBool::new(false));
+    // The command that takes the interface down may return long after it has.
+    let knock = |i: usize| loop {
+        let is_last = is_down.load(Ordering::Relaxed);
+        let mut client = Client::connect(testbed, service(i % 2 == 1, PORT)).expect("it connects");
+        if is_last {
+            return client.ask(1000).expect("an answer");
+        }
+        std::thread::sleep(PAUSE);
+    };
+    let knock = &knock;
     std::thread::scope(|scope| {
-        let connects: Vec<_> = (0..CLIENTS)
-            .map(|i| scope.spawn(move || Client::connect(testbed, service(i % 2 == 1, PORT))))
-            .collect();
-        for connect in connects {
-            let mut client = connect.join().expect("no panic").expect("a connection");
-            assert_eq!(client.ask(1000).expect("an answer"), b'a');
+        let clients: Vec<_> = (0..CLIENTS).map(|i| scope.spawn(move || knock(i))).collect();
+        std::thread::sleep(10 * PAUSE);
+        std::fs::write(flags, "0x1002").expect("the interface goes down");
+        is_down.store(true, Ordering::Relaxed);
+        for client in clients {
+            assert_eq!(client.join().expect("no panic"), b'a');
         }
     });
     assert_eq!(repeated(testbed), before, "{}", group.logs());
