@@ -10,7 +10,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, PathBeneath, PathFd,
     Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, Scope,
 };
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::set_no_new_privs;
 
 /// Gives up all that this process does not need any more.
@@ -18,6 +18,11 @@ use rustix::thread::set_no_new_privs;
 /// # Errors
 /// If it would keep rights that it should not have.
 pub fn give_up(config: &Config) -> Result<()> {
+    // Each connection is one, and the soft limit is one for programs of another kind.
+    let files = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: files.maximum, ..files };
+    // What it may not have it does without: a client for whom none is left is refused.
+    let _as_it_was = setrlimit(Resource::Nofile, most);
     // Keys are in its memory.
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).context("no dumps")?;

@@ -5,6 +5,7 @@ use super::Finding;
 use super::settings::read;
 use crate::config::{Config, Member};
 use holdfast_linux::link::{self, Carries, Link, carries};
+use holdfast_linux::neighbour::own_addresses;
 use holdfast_linux::route::RouteSocket;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -92,10 +93,26 @@ pub(crate) fn no_way_back(config: &Config, member: &Member) -> Option<(String, S
     let family = if v6 { "IPv6" } else { "IPv4" };
     let found = format!("answers find no way to clients: there is no {family} route to them");
     let mut remedy = add_default_route(config, member, v6);
+    if v6 && !has_own_ipv6(config, &member.interface) {
+        let first = format!("ip -6 address add ADDRESS/LENGTH dev {}", member.interface);
+        remedy = format!("{first}, for its own IPv6 address has gone with the link; then {remedy}");
+    }
     if serves(config, !v6) {
         remedy.push_str(&format!("; or remove the {family} services from the file of every host"));
     }
     Some((found, remedy))
+}
+
+/// Whether an interface has an IPv6 address beside those of the services and of the link: a kernel
+/// takes it away when the link goes down, and a router's address means nothing then.
+fn has_own_ipv6(config: &Config, interface: &str) -> bool {
+    // An interface that cannot be asked has lost nothing that is known.
+    let Ok(all) = own_addresses() else { return true };
+    all.iter().filter(|(name, _)| name == interface).any(|(_, address)| {
+        let ip = Ipv6Addr::from(*address);
+        let is_one = ip.to_ipv4_mapped().is_none() && !ip.is_unicast_link_local();
+        is_one && !config.service_ips().contains(&ip.into())
+    })
 }
 
 /// Whether the group has services of this family.

@@ -167,8 +167,10 @@ pub enum Verb {
     Report(ReportArgs),
     /// Can this machine do the work? One line per requirement, with a remedy.
     ///
-    /// With --config it also compares the file with this host: interfaces,
-    /// addresses, ports that somebody else holds, key, return path. Run it on every host before the first start.
+    /// It also compares the group's file with this host: interfaces, addresses, ports that somebody else
+    /// holds, key, return path. Run it on every host before the first start. Where no file is named, it is
+    /// the only one in /etc/holdfast that gives this host a role; where there is none, the machine alone is
+    /// looked at.
     Check(CheckArgs),
     /// Remove what the daemons of this host leave: filters, addresses, mounts, servers.
     ///
@@ -358,7 +360,7 @@ pub struct ReportArgs {
 /// Arguments of `check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// Also compare this file with the host.
+    /// Compare this file with the host.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// `edge`, `near`, `far`, or the name of a member or host server; without it, the

@@ -1,7 +1,7 @@
 //! `check` and `config check`: what is wrong with a file, and with this host.
 
 use super::args::CheckArgs;
-use super::{Failure, print};
+use super::{Failure, group, print};
 use crate::check::{self, Finding, Report, Verdict};
 use crate::config::{ConfigErrors, GroupFile};
 use crate::status::exit;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 pub(super) fn run(args: &CheckArgs) -> Result<u8, Failure> {
     let asked = args.role.as_deref();
-    let loaded = match &args.config {
+    let loaded = match args.config.clone().or_else(group::only_here) {
         None => None,
         Some(path) => {
-            let file = usable(args.json, asked, GroupFile::load(path))?;
+            let file = usable(args.json, asked, GroupFile::load(&path))?;
             let role = file.role(asked).or_else(|error| {
                 let finding = Finding::fail("role", error.as_str(), "choose one with --role");
                 refuse(args.json, asked, vec![finding])?;

@@ -48,6 +48,11 @@ pub fn load_of_daemon(group: &GroupArgs) -> Result<(GroupFile, String), Failure>
     Ok((file, role))
 }
 
+/// The only file that gives this host a role; `None` if there is none, or are several.
+pub(super) fn only_here() -> Option<PathBuf> {
+    only_one(Path::new(FOLDER), None).ok()
+}
+
 /// The only file in `folder` that gives this host a role, or has the one that was asked for. One that
 /// cannot be read is taken where there is no other: whoever loads it is told what is wrong with it.
 fn only_one(folder: &Path, role: Option<&str>) -> Result<PathBuf, String> {

@@ -14,6 +14,8 @@ use anyhow::Context as _;
 use connection::{Connection, Goes};
 use holdfast_tunnel::{Class, Endpoint, StreamEvent, StreamId};
 use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -21,6 +23,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Connections that are accepted in a turn.
 const ACCEPTED_PER_TURN: usize = 16;
+/// Descriptors that no connection gets: this program's own, and one for who asks for its status.
+const DESCRIPTORS_KEPT: usize = 24;
 /// Tokens of listening sockets; those of connections are the numbers of their streams.
 const LISTENERS: u64 = 1 << 63;
 
@@ -31,6 +35,8 @@ pub struct Splice {
     allowed: Vec<Allow>,
     connections: HashMap<u64, Connection>,
     connections_max: usize,
+    /// A descriptor to give up when no other is left, for a client that is to hear so.
+    reserve: Option<OwnedFd>,
     buffer: Vec<u8>,
     counters: Counters,
 }
@@ -58,11 +64,12 @@ impl Splice {
             listeners.push(Listener { socket, target: *target, class });
         }
         Ok(Self {
+            reserve: Some(epoll.try_clone().context("a descriptor")?),
             epoll,
             listeners,
             allowed: config.allowed.clone(),
             connections: HashMap::new(),
-            connections_max: config.flows_max,
+            connections_max: config.flows_max.min(descriptors().saturating_sub(DESCRIPTORS_KEPT)),
             buffer: vec![0; connection::PIECE_BYTES],
             counters: Counters::default(),
         })
@@ -98,7 +105,11 @@ impl Splice {
                 return;
             };
             let (to, class) = (*target, *class);
-            let Ok((socket, _)) = socket.accept() else { return };
+            let socket = match socket.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if has_no_descriptor(&error) => return self.refuse_next(listener),
+                Err(_) => return,
+            };
             let has_room = self.connections.len() < self.connections_max;
             let stream = match has_room && is_ready {
                 true => machine.stream_open(class).ok(),
@@ -118,6 +129,17 @@ impl Splice {
                 Err(_) => drop(machine.stream_reset(stream)),
             }
         }
+    }
+
+    /// Refuses the client that waits, for which no descriptor is left: who only waits keeps this loop awake.
+    fn refuse_next(&mut self, listener: usize) {
+        self.reserve = None;
+        let waits = self.listeners.get(listener).map(|it| it.socket.accept());
+        if let Some(Ok((socket, _))) = waits {
+            connection::refuse(&socket);
+            self.counters.flows_refused += 1;
+        }
+        self.reserve = self.epoll.try_clone().ok();
     }
 
     /// A socket has something, or room.
@@ -213,4 +235,17 @@ impl AsFd for Splice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
+}
+
+/// How many files this process may have open at once, when it has raised that as far as it may.
+fn descriptors() -> usize {
+    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+/// Whether this process, or its host, has as many files open as it may.
+fn has_no_descriptor(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE]
+        .map(Errno::raw_os_error)
+        .contains(&error.raw_os_error().unwrap_or(0))
 }

@@ -5,6 +5,7 @@ use crate::traffic::pattern;
 use rustix::process::Signal;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,6 +14,11 @@ const THERE: &str = "127.0.0.1:5401";
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn begin(bed: &mut Bed) {
+    write(bed);
+    bed.start_both();
+}
+
+fn write(bed: &Bed) {
     let listen = |end: usize| format!("mode = \"forward\"\nlisten = \"{}:{PORT}\"\n", OUTSIDE[end]);
     let peer = |end: usize| format!("address = \"{}\"", at(OUTSIDE[1 - end]));
     let near = format!(
@@ -20,7 +26,6 @@ fn begin(bed: &mut Bed) {
     );
     bed.write(A, &(listen(A) + &near), &peer(A));
     bed.write(B, &(listen(B) + &format!("allow = [\"tcp {THERE}\"]\n")), &peer(B));
-    bed.start_both();
 }
 
 /// A server that reads to the end and sends the same back, for so many connections.
@@ -171,4 +176,52 @@ fn a_client_or_a_server_that_resets_is_seen_as_that() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(ends(&bed, HERE).join().expect("a client"), Some(ErrorKind::ConnectionReset));
     server.join().expect("a server");
+}
+
+/// A client for whom no descriptor is left hears so at once.
+#[test]
+fn nobody_waits_for_a_descriptor() {
+    const CLIENTS: usize = 60;
+    let Some(mut bed) = Bed::new() else { return };
+    write(&bed);
+    bed.start_as(A, &["prlimit", "--nofile=40:40"]);
+    bed.start(B);
+    let is_up = |bed: &Bed| bed.status(A).is_some_and(|it| it["state"] == "up");
+    wait("a session", SOON, || is_up(&bed));
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let server = bed.inside(B, move || {
+        let listener = TcpListener::bind(THERE).expect("a port");
+        listener.set_nonblocking(true).expect("a mode");
+        ready.send(()).expect("somebody waits");
+        let mut held = Vec::new();
+        while is_over.recv_timeout(Duration::from_millis(5)) == Err(RecvTimeoutError::Timeout) {
+            if let Ok((mut stream, _)) = listener.accept() {
+                stream.write_all(b"x").expect("to send");
+                held.push(stream);
+            }
+        }
+    });
+    is_ready.recv().expect("a server");
+    let client = bed.inside(A, || {
+        let clients: Vec<TcpStream> =
+            (0..CLIENTS).map(|_| TcpStream::connect(HERE).expect("a connection")).collect();
+        let is_served = |mut stream: &TcpStream| {
+            stream.set_read_timeout(Some(SOON)).expect("a time");
+            match stream.read(&mut [0]) {
+                Ok(length) => length == 1,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+                    false
+                }
+            }
+        };
+        clients.iter().filter(|it| is_served(it)).count()
+    });
+    let served = client.join().expect("the clients");
+    assert_eq!(served, 40 - 24, "of {CLIENTS}");
+    let inside = bed.status(A).expect("an answer")["inside"].clone();
+    assert_eq!(inside["flows_refused"], CLIENTS - served, "{inside}");
+    drop(over);
+    server.join().expect("the server");
 }

@@ -89,6 +89,10 @@ pub struct Secure {
     random: Box<dyn Random>,
     /// This life of this end; zero until it was drawn.
     life: Life,
+    /// The one that is offered next, in the place of one that another life of the peer knows.
+    next_life: Option<Life>,
+    /// The one that another life of the peer was told in an answer, which may not have come.
+    answered: Option<(Life, Life)>,
     own_macs: Macs,
     peer_macs: Macs,
     oven: Oven,
@@ -100,6 +104,7 @@ pub struct Secure {
     /// The one that is sent with.
     current: Option<Index>,
     initiation: Option<Initiation>,
+    initiated_at: Duration,
     retry_at: Duration,
     retry_pause: Duration,
     newest_stamp: Stamp,
@@ -145,6 +150,8 @@ impl Secure {
             settings,
             random,
             life: 0,
+            next_life: None,
+            answered: None,
             own_macs,
             peer_macs,
             oven: Oven::default(),
@@ -157,6 +164,7 @@ impl Secure {
             sessions: Vec::with_capacity(SESSIONS_MAX + 1),
             current: None,
             initiation: None,
+            initiated_at: now,
             retry_at: now,
             retry_pause: RETRY_FIRST,
             newest_stamp: [0; 12],

@@ -70,6 +70,8 @@ pub(super) struct Agreed {
 pub(super) struct Initiation {
     noise: Box<HandshakeState>,
     pub index: Index,
+    /// The life that it tells.
+    pub own_life: Life,
     /// The first MAC of the message, which seals a cookie for it.
     pub first_mac: Vec<u8>,
 }
@@ -91,7 +93,7 @@ pub(super) fn begin(
         .and_then(snow::Builder::build_initiator)
         .map_err(|_| Dropped::WrongKey)?;
     append(&mut noise, &hello.bytes(), out)?;
-    Ok(Initiation { noise: Box::new(noise), index, first_mac: Vec::new() })
+    Ok(Initiation { noise: Box::new(noise), index, own_life: hello.life, first_mac: Vec::new() })
 }
 
 impl Initiation {

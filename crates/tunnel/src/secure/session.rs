@@ -19,6 +19,8 @@ pub(super) struct Session {
     theirs: Index,
     pub suite: Suite,
     pub peer_life: Life,
+    /// What the peer was told of this end.
+    pub own_life: Life,
     pub begun: Duration,
     is_initiator: bool,
     /// Whether something has come in it, so that the peer has its keys, too.
@@ -40,6 +42,7 @@ pub(super) struct Names {
     pub ours: Index,
     pub theirs: Index,
     pub is_initiator: bool,
+    pub own_life: Life,
 }
 
 impl Session {
@@ -50,6 +53,7 @@ impl Session {
             theirs: names.theirs,
             suite: agreed.suite,
             peer_life: agreed.peer_life,
+            own_life: names.own_life,
             begun: now,
             is_initiator: names.is_initiator,
             is_confirmed: false,

@@ -146,18 +146,45 @@ fn a_peer_that_starts_again_is_another_life() {
     world.run(SECOND);
     world.chat(10);
     assert_eq!(world.ends[B].peer_life(), 1);
-    world.restart(A);
+    let _before = world.restart(A);
     world.run(SECOND);
     assert_eq!(world.ends[B].peer_life(), 2);
     assert_eq!(world.ends[B].counters().peer_restarts, 1);
     world.chat(10);
 }
 
+/// A copy of an end with its key speaks for a while, and goes: what the machines knew of each other is of
+/// no use to either of the true ends, though neither was started again.
+#[test]
+fn a_copy_of_an_end_leaves_a_tunnel_that_works() {
+    for caller in [A, B] {
+        let mut world = World::with(9, |settings| settings[1 - caller].peer_address = None);
+        world.run(SECOND);
+        world.chat(10);
+        let was = [A, B].map(|end| world.ends[end].peer_life());
+        let true_one = world.restart(A);
+        for _ in 0..100 {
+            [A, B].into_iter().for_each(|end| world.say(end, b"who is there"));
+            world.run(100 * MS);
+        }
+        world.put_back(A, true_one);
+        for _ in 0..300 {
+            [A, B].into_iter().for_each(|end| world.say(end, b"again"));
+            world.run(100 * MS);
+        }
+        [A, B].into_iter().for_each(|end| drop(world.heard(end)));
+        world.chat(10);
+        let is = [A, B].map(|end| world.ends[end].peer_life());
+        assert!(is[A] > was[A] && is[B] > was[B], "both machines begin anew: {was:?}, {is:?}");
+        assert!(is[A] + is[B] <= was[A] + was[B] + 4, "and not for ever: {was:?}, {is:?}");
+    }
+}
+
 #[test]
 fn a_peer_that_waits_to_be_called_and_starts_again_is_called_soon() {
     let mut world = World::with(8, |settings| settings[B].peer_address = None);
     world.run(SECOND);
-    world.restart(B);
+    let _before = world.restart(B);
     let begun = world.now;
     while world.ends[A].peer_life() < 2 {
         world.say(A, b"is anybody there");

@@ -1,6 +1,6 @@
 //! What an end does by itself: handshakes, questions, keepalives, the search for the path's size.
 
-use super::super::handshake::{self, Hello};
+use super::super::handshake::{self, Hello, Life};
 use super::super::layout::{self, Index, OVERHEAD_BYTES};
 use super::super::mtu::Search;
 use super::super::timing::{COOKIE_LASTS, DEAD_AFTER, RETRY_FIRST, RETRY_MAX};
@@ -80,7 +80,8 @@ impl Secure {
         self.retry_at = now + self.retry_pause;
         self.retry_pause = (self.retry_pause * 2).min(RETRY_MAX);
         let Some(to) = self.peer_address else { return };
-        let (Some(life), Some(index)) = (self.own_life(), self.new_index()) else { return };
+        let life = self.next_life.or_else(|| self.own_life());
+        let (Some(life), Some(index)) = (life, self.new_index()) else { return };
         let stamp = handshake::stamp(since_1970);
         let hello = Hello { stamp, life, suites: self.settings.suites };
         let mut message = layout::initiation(index);
@@ -92,7 +93,7 @@ impl Secure {
         self.peer_macs.append(&mut message, cookie.as_ref().map(|(cookie, _)| cookie));
         initiation.first_mac =
             super::super::cookie::first_of(&message).map(<[u8]>::to_vec).unwrap_or_default();
-        self.initiation = Some(initiation);
+        (self.initiation, self.initiated_at) = (Some(initiation), now);
         self.counters.initiations_sent += 1;
         self.send(to, message, now);
     }
@@ -103,13 +104,30 @@ impl Secure {
     }
 
     /// The number of this life; `None` while there are no random bytes.
-    pub(super) fn own_life(&mut self) -> Option<u64> {
+    pub(super) fn own_life(&mut self) -> Option<Life> {
         if self.life == 0 {
-            let mut bytes = [0; 8];
-            self.random.fill(&mut bytes).ok()?;
-            self.life = u64::from_be_bytes(bytes).max(1);
+            self.life = self.draw_life()?;
         }
         Some(self.life)
+    }
+
+    pub(super) fn draw_life(&mut self) -> Option<Life> {
+        let mut bytes = [0; 8];
+        self.random.fill(&mut bytes).ok()?;
+        Some(Life::from_be_bytes(bytes).max(1))
+    }
+
+    /// What a peer of this life is told of this end: a new life, if the machine has spoken with another
+    /// one. What was said then this peer knows nothing of, or it is that one again after a stranger with
+    /// its key, and has to begin anew as well.
+    pub(super) fn life_for(&mut self, peer: Life) -> Option<Life> {
+        if self.peer_life.is_none_or(|known| known == peer) {
+            return self.own_life();
+        }
+        let before = self.answered.filter(|(asked, _)| *asked == peer);
+        let (_, own) = before.or_else(|| Some((peer, self.draw_life()?)))?;
+        self.answered = Some((peer, own));
+        Some(own)
     }
 
     /// A number for a session, which no other one has.

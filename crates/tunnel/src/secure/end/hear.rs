@@ -5,6 +5,7 @@ use super::super::handshake::{self, Agreed, Life};
 use super::super::layout::{self, DATA, Datagram, Index};
 use super::super::mtu::Search;
 use super::super::session::{Names, Session};
+use super::super::timing::RETRY_FIRST;
 use super::due::{CLOSE, MOVED, PING, PONG, PROBE, PROBED};
 use super::{Heard, SESSIONS_MAX, Secure};
 use std::net::SocketAddr;
@@ -62,15 +63,22 @@ impl Secure {
             return Err(Dropped::Stale);
         }
         self.newest_stamp = question.hello.stamp;
+        if self.comes_first(question.hello.life, now) {
+            return Err(Dropped::NotAwaited);
+        }
         let suite = self.settings.suites.choose(question.hello.suites).ok_or(Dropped::NoCipher)?;
-        let life = self.own_life().ok_or(Dropped::NoRandom)?;
+        let life = self.life_for(question.hello.life).ok_or(Dropped::NoRandom)?;
         let index = self.new_index().ok_or(Dropped::NoRandom)?;
         let mut message = layout::answer(sender, index);
         let agreed = question.answer(life, suite, &mut message)?;
         self.peer_macs.append(&mut message, None);
         // There is one answered session at a time: the newest.
         self.sessions.retain(|it| it.is_confirmed || Some(it.index) == self.current);
-        self.add(Names { ours: index, theirs: sender, is_initiator: false }, agreed, now);
+        self.add(
+            Names { ours: index, theirs: sender, is_initiator: false, own_life: life },
+            agreed,
+            now,
+        );
         self.send(from, message, now);
         Ok(())
     }
@@ -104,11 +112,20 @@ impl Secure {
             return Err(Dropped::WrongMac);
         }
         let initiation = self.initiation.as_mut().filter(|it| it.index == receiver);
-        let agreed = initiation.ok_or(Dropped::NotAwaited)?.finish(noise)?;
+        let initiation = initiation.ok_or(Dropped::NotAwaited)?;
+        let (agreed, own_life) = (initiation.finish(noise)?, initiation.own_life);
         if self.settings.suites.bits() & agreed.suite.bit() == 0 {
             return Err(Dropped::NoCipher);
         }
-        self.add(Names { ours: receiver, theirs: sender, is_initiator: true }, agreed, now);
+        let is_other = self.peer_life.is_some_and(|known| known != agreed.peer_life);
+        if is_other && own_life == self.life {
+            // It may have known this life of this end, whose machine begins anew now: so must the peer's.
+            self.calm(now);
+            self.next_life = self.draw_life();
+            return Ok(());
+        }
+        let names = Names { ours: receiver, theirs: sender, is_initiator: true, own_life };
+        self.add(names, agreed, now);
         self.take_up(receiver, from, now);
         // The answerer may seal only when it has heard something.
         self.ask_from(now);
@@ -201,7 +218,8 @@ impl Secure {
 
     /// Adds a session; the oldest one that is not sent with makes room.
     fn add(&mut self, names: Names, agreed: Agreed, now: Duration) {
-        let of_this_life = self.sessions.iter().filter(|it| it.peer_life == agreed.peer_life);
+        let lives = (agreed.peer_life, names.own_life);
+        let of_this_life = self.sessions.iter().filter(|it| (it.peer_life, it.own_life) == lives);
         let expected = of_this_life.map(Session::expected).max().unwrap_or(0);
         self.sessions.push(Session::new(names, agreed, expected, now));
         if self.sessions.len() > SESSIONS_MAX {
@@ -220,18 +238,27 @@ impl Secure {
         })
     }
 
+    /// Whether a question of another life of the peer is left unanswered, for this end has just asked itself:
+    /// two handshakes at once, each with new lives, would leave each end with another one. That of the
+    /// greater key counts.
+    fn comes_first(&self, peer_life: Life, now: Duration) -> bool {
+        let is_greater = self.settings.key.public() > self.settings.peer;
+        let has_asked = self.initiation.is_some() && now < self.initiated_at + RETRY_FIRST;
+        let is_other = self.peer_life.is_some_and(|known| known != peer_life);
+        is_greater && has_asked && is_other
+    }
+
     /// A session is proved: it is sent with from now on. Older ones still open what comes late, but
     /// for those of an earlier life of the peer.
     fn take_up(&mut self, index: Index, from: SocketAddr, now: Duration) {
-        let Some(life) = self.sessions.iter().find(|it| it.index == index).map(|it| it.peer_life)
-        else {
-            return;
-        };
-        if self.peer_life != Some(life) {
+        let Some(session) = self.sessions.iter().find(|it| it.index == index) else { return };
+        let (life, own_life) = (session.peer_life, session.own_life);
+        if self.peer_life != Some(life) || self.life != own_life {
             self.counters.peer_restarts += u64::from(self.peer_life.is_some());
-            self.peer_life = Some(life);
+            (self.peer_life, self.life) = (Some(life), own_life);
             self.peer_lives += 1;
-            self.sessions.retain(|it| it.peer_life == life);
+            self.sessions.retain(|it| (it.peer_life, it.own_life) == (life, own_life));
+            (self.next_life, self.answered) = (None, None);
         }
         self.counters.handshakes += 1;
         self.current = Some(index);

@@ -17,6 +17,9 @@ const ONE_WAY: Duration = Duration::from_millis(10);
 #[derive(Clone)]
 pub struct Seeded(u64);
 
+/// An end, the number of its next datagram, and the life of its peer that its machine knows.
+pub type Life = (Secure, u64, u64);
+
 impl Seeded {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
@@ -111,10 +114,20 @@ impl World {
     }
 
     /// Another life of one end.
-    pub fn restart(&mut self, end: usize) {
+    pub fn restart(&mut self, end: usize) -> Life {
         let random = Box::new(Seeded::new(self.chance.next()));
-        self.ends[end] = Secure::new(self.settings[end].clone(), random, self.now);
-        (self.numbers[end], self.lives[end]) = (0, 0);
+        let fresh = Secure::new(self.settings[end].clone(), random, self.now);
+        self.put_back(end, (fresh, 0, 0))
+    }
+
+    /// Another life of an end; the one that there was.
+    pub fn put_back(&mut self, end: usize, life: Life) -> Life {
+        let (secure, number, peer_life) = life;
+        (
+            std::mem::replace(&mut self.ends[end], secure),
+            std::mem::replace(&mut self.numbers[end], number),
+            std::mem::replace(&mut self.lives[end], peer_life),
+        )
     }
 
     /// Lets time pass.
