@@ -273,7 +273,6 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         heed("poll", poll.remove(&self.server.wake()));
         heed("poll", poll.remove(&self.gate.events_fd()));
         heed("poll", poll.remove(&self.listener));
-        self.door.hang_up();
     }
 
     fn recv(&mut self, each: &mut dyn FnMut(&mut Self, &Message<'_>)) -> bool {
