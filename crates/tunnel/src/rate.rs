@@ -382,7 +382,7 @@ impl Rate {
         self.log.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
-    /// Bytes on the wire of a datagram that is remembered.
+    /// Bytes on the wire of a datagram that is remembered; 0 of one that asks for no answer.
     pub fn sent_bytes(&self, number: u64) -> usize {
         self.sent_as(number).map_or(0, |sent| sent.bytes as usize)
     }

@@ -167,10 +167,8 @@ pub enum Verb {
     Report(ReportArgs),
     /// Can this machine do the work? One line per requirement, with a remedy.
     ///
-    /// It also compares the group's file with this host: interfaces, addresses, ports that somebody else
-    /// holds, key, return path. Run it on every host before the first start. Where no file is named, it is
-    /// the only one in /etc/holdfast that gives this host a role; where there is none, the machine alone is
-    /// looked at.
+    /// It also compares the group's file, the named one or the only one in /etc/holdfast with a role for this host,
+    /// with it: interfaces, addresses, ports that others hold, key, return path. Run it before the first start.
     Check(CheckArgs),
     /// Remove what the daemons of this host leave: filters, addresses, mounts, servers.
     ///

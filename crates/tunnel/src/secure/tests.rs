@@ -146,7 +146,7 @@ fn a_peer_that_starts_again_is_another_life() {
     world.run(SECOND);
     world.chat(10);
     assert_eq!(world.ends[B].peer_life(), 1);
-    let _before = world.restart(A);
+    world.restart(A);
     world.run(SECOND);
     assert_eq!(world.ends[B].peer_life(), 2);
     assert_eq!(world.ends[B].counters().peer_restarts, 1);
@@ -184,7 +184,7 @@ fn a_copy_of_an_end_leaves_a_tunnel_that_works() {
 fn a_peer_that_waits_to_be_called_and_starts_again_is_called_soon() {
     let mut world = World::with(8, |settings| settings[B].peer_address = None);
     world.run(SECOND);
-    let _before = world.restart(B);
+    world.restart(B);
     let begun = world.now;
     while world.ends[A].peer_life() < 2 {
         world.say(A, b"is anybody there");

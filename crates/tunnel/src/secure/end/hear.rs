@@ -228,24 +228,28 @@ impl Secure {
         }
     }
 
+    /// Of two handshakes at once that of the end with the greater key counts.
+    fn has_greater_key(&self) -> bool {
+        self.settings.key.public() > self.settings.peer
+    }
+
     /// Whether the session that is sent with is kept although another one was proved: both ends have
     /// begun at once, and both take that of the end with the greater key. Else both would go on to
     /// begin all later ones, too.
     fn keeps_current(&self, peer_life: Life, now: Duration) -> bool {
-        let is_greater = self.settings.key.public() > self.settings.peer;
         self.current().is_some_and(|current| {
-            is_greater && current.is_begun_here_at_once(now) && current.peer_life == peer_life
+            self.has_greater_key()
+                && current.is_begun_here_at_once(now)
+                && current.peer_life == peer_life
         })
     }
 
     /// Whether a question of another life of the peer is left unanswered, for this end has just asked itself:
-    /// two handshakes at once, each with new lives, would leave each end with another one. That of the
-    /// greater key counts.
+    /// two handshakes at once, each with new lives, would leave each end with another one.
     fn comes_first(&self, peer_life: Life, now: Duration) -> bool {
-        let is_greater = self.settings.key.public() > self.settings.peer;
         let has_asked = self.initiation.is_some() && now < self.initiated_at + RETRY_FIRST;
         let is_other = self.peer_life.is_some_and(|known| known != peer_life);
-        is_greater && has_asked && is_other
+        self.has_greater_key() && has_asked && is_other
     }
 
     /// A session is proved: it is sent with from now on. Older ones still open what comes late, but
