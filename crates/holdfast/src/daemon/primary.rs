@@ -171,7 +171,7 @@ fn start_alone(
     node.set_alone("no backup has come; running alone");
     node.poll.remove(&listener)?;
     let (conns, barred) = (Vec::new(), Barred::default());
-    let (listener, alone) = (Some(listener), Alone::of_start());
+    let (listener, alone) = (Some(listener), Alone::of_start().awaited(node));
     run_alone(node, Survivor { server, gate, conns, listener, alone, barred })
 }
 

@@ -76,6 +76,17 @@ impl Alone {
         Self { has_served: false, ..Self::new() }
     }
 
+    /// Says of a server that has just been started alone that it serves nobody yet, until it does.
+    #[must_use]
+    pub fn awaited(mut self, node: &mut MemberContext<'_>) -> Self {
+        if self.services.is_some() {
+            let served = self.served.insert(node.own().clone());
+            let reason = format!("the server has not started yet; {}", served.reason);
+            node.set_state(status::Role::Primary, State::Waiting, &reason, STARTS);
+        }
+        self
+    }
+
     /// If the server serves no new client now, keeps `said` until it does again; else gives it
     /// back, to be reported now.
     pub fn put_off(&mut self, said: Said) -> Option<Said> {

@@ -48,6 +48,38 @@ fn a_backup_that_died_joins_again_and_takes_over() {
     });
 }
 
+/// Nobody reads the channel of a member that was about to join any more: it must not keep a loop
+/// of real-time priority awake when that member goes, too.
+#[test]
+fn a_member_that_goes_after_the_server_it_wanted_to_join_costs_no_time() {
+    let _limit = world::limit(Duration::from_secs(60));
+    world::with_server(Program::Redis, 0, &Plan::default(), &options(), |_, group| {
+        let primary = group.wait_primary().expect("a primary");
+        let is = |group: &Group<'_>, word: &str| {
+            group.status(primary).is_ok_and(|status| status["state"] == word)
+        };
+        for after_ms in [200, 400] {
+            group.kill_member(primary.other()).expect("they die");
+            world::wait_until("the server to run alone", || is(group, "unprotected"));
+            group.start_daemon(primary.other()).expect("a daemon");
+            std::thread::sleep(Duration::from_millis(after_ms));
+            group.signal_server(primary, Signal::KILL).expect("a server");
+            world::wait_until("its end", || is(group, "ended"));
+            group.stop_daemon(primary.other(), Signal::KILL).expect("it dies");
+            let daemon = group.daemon_pid(primary).expect("a daemon");
+            let before = world::cpu_ms(daemon);
+            std::thread::sleep(Duration::from_secs(1));
+            let used = world::cpu_ms(daemon) - before;
+            assert!(used < 300, "{used} ms of a second, {after_ms} ms after it came");
+            group.stop_daemon(primary, Signal::TERM).expect("it ends");
+            for role in [primary, primary.other()] {
+                group.start_daemon(role).expect("a daemon");
+            }
+            world::heals(group, "both begin anew");
+        }
+    });
+}
+
 /// Nobody gives the server a log of its own, so it writes where its daemon does: to a file that
 /// the other member's host need not have, and that the server's user may not open.
 #[test]

@@ -93,6 +93,8 @@ impl MemberHost for PrimaryDaemon<'_, '_> {
     }
 
     fn stand_by(&mut self) {
+        // Nobody reads what a member says that wanted to join the server.
+        self.door.hang_up();
         self.server.note_deaths();
         let Some(mut alone) = self.alone.take() else {
             // Everybody who connects is told; the listener limits how long a handshake takes.
