@@ -31,7 +31,7 @@ use crate::resequence::{Origin, Resequencer};
 use crate::stream::Streams;
 use crate::{Class, Config, Receiving, Redundancy, Report, Sending};
 pub(crate) use acks::ACK_EVERY;
-use acks::Acks;
+use acks::{Acks, QUIET_DELAY};
 use behaviour::Behaviour;
 use send::Sender;
 use std::collections::VecDeque;
@@ -414,11 +414,14 @@ impl Sender {
         Path { loss: self.estimate.loss(), burst_packets: self.estimate.burst_packets() }
     }
 
-    fn patience(&self) -> Patience {
+    /// How long to wait for answers, if what asked for the last one was sent at `elicited_at`.
+    fn patience(&self, elicited_at: Duration) -> Patience {
         let rtt = self.rate.rtt();
+        let answer = rtt.overdue() + ANSWER_SLACK;
         Patience {
-            answer: rtt.overdue() + ANSWER_SLACK,
+            answer,
             give_up: rtt.smoothed() * GIVE_UP_HALF_ROUNDS / 2 + GIVE_UP_SLACK,
+            quiet_at: elicited_at + QUIET_DELAY + answer,
         }
     }
 }

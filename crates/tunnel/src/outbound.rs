@@ -56,8 +56,17 @@ pub(crate) struct Symbol {
     state: State,
     /// It was lost once, and is repaired.
     is_again: bool,
-    /// Time that its acknowledgement may take beyond a round trip.
-    slack: Duration,
+    slack: Slack,
+}
+
+/// How much later than at once a symbol's acknowledgement may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slack {
+    /// It was asked for, and may take so long beyond a round trip.
+    Asked(Duration),
+    /// It comes when the receiver has something to tell, or has heard nothing more for a while; at
+    /// the latest so long beyond a round trip.
+    Patient(Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +103,22 @@ pub(crate) struct Patience {
     pub answer: Duration,
     /// Age at which a symbol without pieces of streams is given up.
     pub give_up: Duration,
+    /// When the receiver's answer is there if nothing more is sent.
+    pub quiet_at: Duration,
+}
+
+impl Patience {
+    /// When a symbol that was carried `at` is overdue, after so many timeouts.
+    fn until(self, at: Duration, slack: Slack, backoff: u32) -> Duration {
+        match slack {
+            Slack::Asked(slack) => {
+                let wait = self.answer + slack;
+                let backed_off = wait * (1 << backoff.saturating_sub(1).min(BACKOFF_MAX));
+                at + backed_off.min(wait.max(BACKOFF_WAIT_MAX))
+            }
+            Slack::Patient(slack) => (at + self.answer + slack).min(self.quiet_at),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -175,7 +200,7 @@ impl Outbound {
         bytes: Vec<u8>,
         pieces: Vec<Piece>,
         number: u64,
-        slack: Duration,
+        slack: Slack,
         now: Duration,
     ) -> u64 {
         let seq = self.next();
@@ -202,6 +227,13 @@ impl Outbound {
                 symbol.state = State::Sent;
                 (symbol.last_number, symbol.last_at) = (number, now);
             }
+        }
+    }
+
+    /// Notes how long the acknowledgement of a symbol may take from now on.
+    pub fn set_slack(&mut self, seq: u64, slack: Slack) {
+        if let Some(symbol) = self.symbol_mut(seq) {
+            symbol.slack = slack;
         }
     }
 
@@ -361,9 +393,7 @@ impl Outbound {
                 continue;
             }
             let symbol = &self.symbols[at];
-            let wait = patience.answer + symbol.slack;
-            let backed_off = wait * (1 << self.backoff.min(BACKOFF_MAX));
-            let until = symbol.last_at + backed_off.min(wait.max(BACKOFF_WAIT_MAX));
+            let until = patience.until(symbol.last_at, symbol.slack, self.backoff);
             if until > now {
                 next = Some(next.map_or(until, |next: Duration| next.min(until)));
             } else if self.is_too_old(at, patience, now) {
@@ -388,8 +418,8 @@ impl Outbound {
     }
 
     /// Makes sure that there will be a look at what is sent now.
-    pub fn expect_answer(&mut self, patience: Patience, slack: Duration, now: Duration) {
-        let until = now + patience.answer + slack;
+    pub fn expect_answer(&mut self, patience: Patience, slack: Slack, now: Duration) {
+        let until = patience.until(now, slack, 0);
         self.check_at = Some(self.check_at.map_or(until, |at| at.min(until)));
     }
 

@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(crate) const ACK_EVERY: Duration = Duration::from_millis(2);
 /// How long an acknowledgement waits that the sender does not wait for.
 pub(super) const PATIENT_DELAY: Duration = Duration::from_millis(100);
+/// And if nothing more comes: the last of them may be what is missing, which nothing that follows tells.
+pub(super) const QUIET_DELAY: Duration = Duration::from_millis(40);
 /// Datagrams after which it is due all the same.
 const PATIENT_DATAGRAMS: u32 = 256;
 /// Datagrams of others after which it does not wait: on a fast path 2 ms are thousands.
@@ -35,6 +37,8 @@ const COUNTS_EVERY: u32 = 32;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Acks {
     due: Option<Duration>,
+    /// When it is due if nothing more comes.
+    quiet_due: Option<Duration>,
     /// When to tell of symbols that are still missing then.
     gap_due: Option<Duration>,
     last: Duration,
@@ -71,6 +75,7 @@ impl Acks {
             false => now.max(self.last + ACK_EVERY),
         };
         Self::want(&mut self.due, at);
+        self.quiet_due = Some(now + QUIET_DELAY);
     }
 
     /// A datagram turned out to be lost.
@@ -95,7 +100,7 @@ impl Acks {
                 self.due = Some(now);
             }
         }
-        self.due.is_some_and(|at| at <= now)
+        [self.due, self.quiet_due].into_iter().flatten().any(|at| at <= now)
     }
 
     /// Whether there is anything worth riding on a datagram that is sent anyway.
@@ -104,7 +109,7 @@ impl Acks {
     }
 
     pub fn wake_at(&self) -> Option<Duration> {
-        self.due.into_iter().chain(self.gap_due).min()
+        [self.due, self.quiet_due, self.gap_due].into_iter().flatten().min()
     }
 
     /// Whether the lane has news.
@@ -131,7 +136,8 @@ impl Acks {
 
     /// Notes what was told.
     pub fn told(&mut self, counts: Option<LossCounts>, marks: Option<MarkCounts>, now: Duration) {
-        (self.due, self.gap_due, self.last, self.datagrams) = (None, None, now, 0);
+        (self.due, self.quiet_due, self.gap_due) = (None, None, None);
+        (self.last, self.datagrams) = (now, 0);
         self.tells_bytes = false;
         self.told = counts.unwrap_or(self.told);
         self.told_marks = marks.or(self.told_marks);

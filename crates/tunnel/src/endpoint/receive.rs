@@ -279,7 +279,7 @@ impl Endpoint {
             };
             sender.rate.acknowledged(&news, now);
         }
-        let patience = sender.patience();
+        let patience = sender.patience(sender.elicited_at);
         for class in Class::ALL {
             let Some(of_lane) = ack.lanes[class.index()] else { continue };
             let lane = &mut sender.lanes[class.index()];

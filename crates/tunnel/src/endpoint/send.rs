@@ -12,7 +12,7 @@ use crate::ecn::Marks;
 use crate::frame::{Ack, CODED_LENGTH_BYTES, DATA_BYTES, Frame, LANES, LaneAck, REPAIR_BYTES};
 use crate::header::Defined;
 use crate::loss::Estimate;
-use crate::outbound::{Due, Job, Outbound, Piece};
+use crate::outbound::{Due, Job, Outbound, Piece, Slack};
 use crate::plan::{Condition, LOSS_MIN, Planner};
 use crate::queue::Queue;
 use crate::rate::Rate;
@@ -69,6 +69,8 @@ pub(super) struct Sender {
     /// The probe that is on its way: its token and its size.
     pub probed: Option<(u32, usize)>,
     closing: Closing,
+    /// When something was sent last that the receiver answers.
+    pub elicited_at: Duration,
     last_bulk: Duration,
     /// When something urgent had to wait for the rate.
     pub held_at: Option<Duration>,
@@ -106,6 +108,7 @@ impl Sender {
             probe: None,
             probed: None,
             closing: Closing::Open,
+            elicited_at: now,
             last_bulk: now,
             held_at: None,
         }
@@ -148,7 +151,7 @@ impl Endpoint {
     /// What time alone brings about.
     fn tick(&mut self, now: Duration) {
         self.settle(now);
-        let patience = self.sender.patience();
+        let patience = self.sender.patience(self.sender.elicited_at);
         for class in Class::ALL {
             let lane = class.index();
             let overdue = self.sender.lanes[lane].check(patience, now);
@@ -262,7 +265,7 @@ impl Endpoint {
         let number = sender.next_number;
         let slack = sender.slack(class, patient, now);
         sender.lanes[lane].push(symbol, pieces, number, slack, now);
-        let patience = sender.patience();
+        let patience = sender.patience(now);
         sender.lanes[lane].expect_answer(patience, slack, now);
     }
 
@@ -291,12 +294,12 @@ impl Sender {
     /// How much later than at once an acknowledgement may come: a patient one twice as late and
     /// more, for the first may be lost; others when the lane is busy, for they are not sent one by
     /// one. A lone message is answered at once.
-    fn slack(&self, class: Class, patient: bool, now: Duration) -> Duration {
+    fn slack(&self, class: Class, patient: bool, now: Duration) -> Slack {
         let is_busy = class == Class::Bulk || self.guards[class.index()].is_busy(now);
         match (patient, is_busy) {
-            (true, _) => PATIENT_DELAY * 5 / 2,
-            (false, true) => ACK_EVERY * 2,
-            (false, false) => Duration::ZERO,
+            (true, _) => Slack::Patient(PATIENT_DELAY * 5 / 2),
+            (false, true) => Slack::Asked(ACK_EVERY * 2),
+            (false, false) => Slack::Asked(Duration::ZERO),
         }
     }
 
@@ -322,6 +325,9 @@ impl Sender {
         self.counts.bytes += out.len() as u64;
         self.rate.sent((out.len() + WIRE_BYTES) as u64, is_answered, now);
         self.passage.sent(out.len(), now);
+        if is_answered {
+            self.elicited_at = now;
+        }
         if self.rate.is_silent(now) {
             self.marks.doubt(number);
         }
@@ -361,7 +367,8 @@ impl Sender {
         Frame::Data { lane, patient, seq: truncated(seq), symbol: &symbol.bytes }.put(out, true);
         self.note_spent(lane, len, is_redundant);
         let slack = self.slack(Class::ALL[lane], patient, now);
-        let patience = self.patience();
+        let patience = self.patience(now);
+        self.lanes[lane].set_slack(seq, slack);
         self.lanes[lane].expect_answer(patience, slack, now);
     }
 

@@ -4,15 +4,19 @@ use crate::wire::truncated;
 use holdfast_chance::Rng;
 
 const MS: Duration = Duration::from_millis(1);
-const PATIENCE: Patience =
-    Patience { answer: Duration::from_millis(21), give_up: Duration::from_millis(100) };
+const PATIENCE: Patience = Patience {
+    answer: Duration::from_millis(21),
+    give_up: Duration::from_millis(100),
+    quiet_at: Duration::from_millis(61),
+};
+const AT_ONCE: Slack = Slack::Asked(Duration::ZERO);
 
 /// A lane that has sent these many symbols, a datagram each.
 fn sent(count: u64) -> Outbound {
     let mut lane = Outbound::new();
     for number in 0..count {
-        lane.push(vec![number as u8; 20], Vec::new(), number, Duration::ZERO, Duration::ZERO);
-        lane.expect_answer(PATIENCE, Duration::ZERO, Duration::ZERO);
+        lane.push(vec![number as u8; 20], Vec::new(), number, AT_ONCE, Duration::ZERO);
+        lane.expect_answer(PATIENCE, AT_ONCE, Duration::ZERO);
     }
     lane
 }
@@ -75,7 +79,7 @@ fn without_news_few_are_sent_again_less_and_less_often_and_then_none() {
         lane.queue(&overdue);
         for seq in overdue {
             lane.carried(seq, 1, 100, now);
-            lane.expect_answer(PATIENCE, Duration::ZERO, now);
+            lane.expect_answer(PATIENCE, AT_ONCE, now);
             sent_again += 1;
         }
     }
