@@ -48,14 +48,33 @@ struct {
 	__uint(max_entries, GATE_EVENTS_BYTES);
 } gate_events SEC(".maps");
 
-/* 1 once the server's process is dead, and where another member may speak before this
- * host knows: no RST leaves for connections without a slot (decision 11). */
+/* Whether an RST leaves for a connection without a slot (decision 11): GATE_KEEPS_RESETS
+ * once the server's process is dead, GATE_DEFERS_RESETS where another member may speak
+ * before this host knows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
 } gate_dead SEC(".maps");
+
+/* When the latest request was sent for which this host got the right to speak:
+ * CLOCK_MONOTONIC in ns; 0 if there is none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} gate_asked SEC(".maps");
+
+/* When a connection without a slot was found here. LRU: a client whose note is lost is
+ * told by one more packet of its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, GATE_UNKNOWN_MAX);
+	__type(key, struct conn_key);
+	__type(value, __u64);
+} gate_unknown SEC(".maps");
 
 /* 1 while the server speaks alone: nothing is withheld or changed. */
 struct {
@@ -299,7 +318,26 @@ static __always_inline int on_syn_ack(struct __sk_buff *skb, const struct packet
 	return PASS;
 }
 
-static __always_inline int on_no_slot(const struct packet *p)
+/* Where this host may have been replaced without knowing it, the other member may have
+ * the connection. The client's next packet asks again. If this host was still the one
+ * that speaks after the first one had come, nobody had the connection. */
+static __always_inline int on_deferred_reset(const struct conn_key *key)
+{
+	__u64 now = bpf_ktime_get_ns(), *found = bpf_map_lookup_elem(&gate_unknown, key);
+	__u32 zero = 0;
+	__u64 *asked = bpf_map_lookup_elem(&gate_asked, &zero);
+
+	if (found && now - *found < GATE_UNKNOWN_NS) {
+		if (!asked || *(volatile __u64 *)asked <= *found)
+			return steal(GATE_DEAD_RESETS);
+		count(GATE_LATE_RESETS);
+		return PASS;
+	}
+	bpf_map_update_elem(&gate_unknown, key, &now, BPF_ANY);
+	return steal(GATE_DEAD_RESETS);
+}
+
+static __always_inline int on_no_slot(const struct packet *p, const struct conn_key *key)
 {
 	__u32 zero = 0, *dead;
 
@@ -310,9 +348,9 @@ static __always_inline int on_no_slot(const struct packet *p)
 	if ((p->flags & TCP_ACK) && p->seq == 0)
 		return steal(GATE_SYN_RESETS);
 	dead = bpf_map_lookup_elem(&gate_dead, &zero);
-	if (!dead || *dead)
+	if (!dead || *dead == GATE_KEEPS_RESETS)
 		return steal(GATE_DEAD_RESETS);
-	return PASS;
+	return *dead == GATE_DEFERS_RESETS ? on_deferred_reset(key) : PASS;
 }
 
 /* Tracks what the kernel itself holds acknowledged. It is never learnt from
@@ -497,7 +535,7 @@ int gate_egress(struct __sk_buff *skb)
 		return on_syn_ack(skb, &p, &key, slot, alone);
 	if (slot)
 		return on_segment(skb, &p, slot, alone);
-	return alone ? PASS : on_no_slot(&p);
+	return alone ? PASS : on_no_slot(&p, &key);
 }
 
 char licence[] SEC("license") = "Dual MIT/GPL";

@@ -16,6 +16,10 @@
 #define GATE_SLOTS_DEFAULT 65536
 #define GATE_SYNS_MAX 65536
 #define GATE_EVENTS_BYTES (1 << 20)
+/* Connections without a slot that are remembered, and for how long: longer than a client
+ * waits between two repeats (RFC 6298 §2.4 and §2.5; Linux: 120 s). */
+#define GATE_UNKNOWN_MAX 4096
+#define GATE_UNKNOWN_NS 120000000000ull
 #define EDGE_FLOWS_DEFAULT 65536
 #define SYN_ACK_BYTES_MAX 128
 #define CAPTURE_BYTES_MAX 256
@@ -435,6 +439,9 @@ struct host_config {
 	__u64 outer6_mask[2];
 };
 
+/* What becomes of RSTs for connections without a slot. */
+enum gate_resets { GATE_LETS_RESETS, GATE_KEEPS_RESETS, GATE_DEFERS_RESETS };
+
 enum gate_counter {
 	GATE_SYNS,
 	GATE_HELD_SYN_ACKS,
@@ -455,6 +462,7 @@ enum gate_counter {
 	GATE_DSACKS,
 	GATE_ODD,
 	GATE_UNKNOWN_ALONE,
+	GATE_LATE_RESETS,
 	GATE_COUNTERS
 };
 

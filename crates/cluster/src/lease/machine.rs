@@ -323,6 +323,12 @@ impl Lease {
         self.record().is_some_and(|record| record.owner == self.setup.me)
     }
 
+    /// When the latest request was sent that the other member has granted: it did not speak then.
+    #[must_use]
+    pub fn granted(&self) -> Option<Nanos> {
+        self.granted
+    }
+
     /// Until when the grants that came allow this member to speak.
     fn lease_until(&self) -> Nanos {
         self.granted.map_or(Nanos(0), |sent| sent.plus(self.setup.timing.lease()))

@@ -121,6 +121,16 @@ impl Front {
         }
     }
 
+    /// When this member sent the latest request that the other one has granted, so that nobody else
+    /// spoke then; `None` where an edge decides.
+    #[must_use]
+    pub fn granted(&self) -> Option<Instant> {
+        match self {
+            Self::Edge(_) => None,
+            Self::Own(own) => own.view.granted.map(|at| own.started + Duration::from_nanos(at.0)),
+        }
+    }
+
     /// Says what is to be said before this member leaves.
     pub fn part(&mut self) {
         if let Self::Own(own) = self {

@@ -64,6 +64,8 @@ pub struct View {
     pub record: Option<Seen>,
     /// Until when the kernel lets this host speak, in the machines' time; 0: it does not.
     pub deadline: u64,
+    /// See [`Lease::granted`], in the machines' time.
+    pub granted: Option<Nanos>,
     pub hears_other: bool,
     pub other_follows: Option<u64>,
     /// Whether this host has fallen silent for good in this epoch.
@@ -519,6 +521,7 @@ impl Thread {
         View {
             record,
             deadline: self.lease.deadline(),
+            granted: self.lease.granted(),
             hears_other: self.lease.hears_peer(self.outlet.now()),
             other_follows: self.lease.peer_follows(),
             has_resigned: self.lease.role() == Role::Resigned,
@@ -545,8 +548,12 @@ fn is_news(before: &View, after: &View) -> bool {
         0 | u64::MAX => deadline,
         _ => 1,
     };
-    let lasting =
-        |view: &View| View { deadline: kind(view.deadline), counters: vec![], ..view.clone() };
+    let lasting = |view: &View| View {
+        deadline: kind(view.deadline),
+        granted: None,
+        counters: vec![],
+        ..view.clone()
+    };
     lasting(before) != lasting(after)
 }
 
@@ -557,7 +564,9 @@ mod tests {
     #[test]
     fn only_what_changes_for_the_member_wakes_its_loop() {
         let view = View { deadline: 7, ..View::default() };
-        let renewed = View { deadline: 9, counters: vec![("grants", 1)], ..View::default() };
+        let granted = Some(Nanos(2));
+        let renewed =
+            View { deadline: 9, granted, counters: vec![("grants", 1)], ..View::default() };
         assert!(!is_news(&view, &renewed));
         assert!(is_news(&view, &View { deadline: u64::MAX, ..View::default() }));
         assert!(is_news(&view, &View { deadline: 0, ..View::default() }));

@@ -8,7 +8,9 @@ use holdfast_lab::testbed::ours::{Group, GroupOptions, MEMBERS, Signal};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed, interface};
 use holdfast_wire::segment::Mode;
-use std::time::Duration;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 fn options() -> GroupOptions {
     GroupOptions { segment: Some(Mode::Flood), ..GroupOptions::default() }
@@ -69,6 +71,36 @@ fn it_heals_again_and_again() {
         world::finish(load, group);
         let primary = group.wait_primary().expect("a primary");
         assert_eq!(group.current().expect("the witness answers"), primary);
+    });
+}
+
+/// Whoever holds a connection from before hears that nobody knows it, though another member might
+/// speak at any time without this one's knowledge.
+#[test]
+fn clients_of_a_life_that_is_over_are_told_so() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_pair(|testbed, group| {
+        let mut old = on_client(testbed, || TcpStream::connect(service(Program::Redis.port())));
+        let old = old.as_mut().expect("a connection");
+        old.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+        let mut answer = [0; 7];
+        old.write_all(b"PING\r\n").and_then(|()| old.read_exact(&mut answer)).expect("an answer");
+        for role in MEMBERS {
+            group.kill_member(role).expect("they die");
+        }
+        for role in MEMBERS {
+            group.start_daemon(role).expect("a daemon");
+        }
+        world::heals(group, "a new life");
+        let begun = Instant::now();
+        let told = old.write_all(b"PING\r\n").and_then(|()| old.read_exact(&mut answer));
+        let told = told.map_err(|error| error.kind());
+        assert_eq!(told, Err(ErrorKind::ConnectionReset), "{}", group.log_tails());
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        let primary = group.wait_primary().expect("a primary");
+        let counted = || world::counter(group, primary, "gate.late_resets") > 0;
+        world::wait_until("it to be counted", counted);
     });
 }
 

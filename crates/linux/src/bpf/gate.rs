@@ -4,12 +4,15 @@
 //! it knows. `bpf/gate.bpf.c` does the work; this type loads it and is its user-space half.
 
 use super::error::BpfError;
-use super::layout::{GATE_COUNTERS, GateEvent, GateSlot, RawKey, ServiceKey};
+use super::layout::{
+    GATE_COUNTERS, GATE_DEFERS_RESETS, GATE_KEEPS_RESETS, GATE_LETS_RESETS, GateEvent, GateSlot,
+    RawKey, ServiceKey,
+};
 use super::loader::{Counters, Detached, Object};
 use super::owner::Owner;
 use super::slots::Slots;
 use super::{kept, qdisc};
-use crate::clock::monotonic;
+use crate::clock::{kernel_ns, monotonic};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, Queue, RingBuf};
 use aya::programs::TcAttachType::{self, Egress, Ingress};
 use holdfast_wire::gate::{Adopted, SlotView};
@@ -19,7 +22,7 @@ use holdfast_wire::seq::SeqNo;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 static OBJECT: Object = Object {
@@ -35,6 +38,8 @@ static OBJECT: Object = Object {
         "gate_free",
         "gate_events",
         "gate_dead",
+        "gate_asked",
+        "gate_unknown",
         "gate_solo",
         "gate_minded",
     ],
@@ -53,8 +58,9 @@ pub struct GateConfig {
     pub slots: u32,
     /// Whether the server runs alone when the gate is attached; see [`Gate::set_solo`].
     pub solo: bool,
-    /// Whether this host may be replaced without knowing it: then no RST leaves for connections
-    /// without a slot, while the server does not run alone. The other member may have them.
+    /// Whether this host may be replaced without knowing it: then an RST leaves for a connection
+    /// without a slot, while the server does not run alone, only after [`Gate::note_grant`] has
+    /// shown that the other member does not have it.
     pub deposable: bool,
     /// Directory for pins; a BPF file system is mounted there if needed.
     pub pin_dir: PathBuf,
@@ -82,6 +88,8 @@ pub struct Gate {
     free: Queue<MapData, u32>,
     events: RingBuf<MapData>,
     dead: Array<MapData, u32>,
+    /// None in a gate that a daemon of an earlier version has left.
+    asked: Option<Array<MapData, u64>>,
     solo: Array<MapData, u32>,
     minded: Array<MapData, u64>,
     counters: Counters,
@@ -110,6 +118,7 @@ impl Gate {
             free: loaded.map("gate_free")?,
             events: loaded.map("gate_events")?,
             dead: loaded.map("gate_dead")?,
+            asked: Some(loaded.map("gate_asked")?),
             solo: loaded.map("gate_solo")?,
             minded: loaded.map("gate_minded")?,
             deposable: config.deposable,
@@ -153,6 +162,7 @@ impl Gate {
             found.map_err(BpfError::map(map))
         };
         let minded = Array::try_from(Map::Array(pinned("gate_minded")?));
+        let asked = pinned("gate_asked").ok();
         Ok(Self {
             slots: Slots::new(slots.fd(), info.max_entries()).map_err(BpfError::Slots)?,
             conns: HashMap::try_from(Map::HashMap(pinned("gate_conns")?))
@@ -162,6 +172,7 @@ impl Gate {
             events: RingBuf::try_from(Map::RingBuf(pinned("gate_events")?))
                 .map_err(BpfError::map("gate_events"))?,
             dead: array("gate_dead")?,
+            asked: asked.and_then(|map| Array::try_from(Map::Array(map)).ok()),
             solo: array("gate_solo")?,
             minded: minded.map_err(BpfError::map("gate_minded"))?,
             deposable: config.deposable,
@@ -321,8 +332,22 @@ impl Gate {
     /// # Errors
     /// [`BpfError::Map`] if the kernel refuses the map update.
     pub fn set_server_dead(&mut self, dead: bool) -> Result<(), BpfError> {
-        let withheld = dead || self.deposable;
-        self.dead.set(0, u32::from(withheld), 0).map_err(BpfError::map("gate_dead"))
+        let resets = match (dead, self.deposable) {
+            (true, _) => GATE_KEEPS_RESETS,
+            (false, true) => GATE_DEFERS_RESETS,
+            (false, false) => GATE_LETS_RESETS,
+        };
+        self.dead.set(0, resets, 0).map_err(BpfError::map("gate_dead"))
+    }
+
+    /// Tells a deposable host's gate that this host was the one that speaks, and was so later than
+    /// `asked`: a connection that had no slot before then, and has none now, is nobody's.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`] if the kernel refuses the map update.
+    pub fn note_grant(&mut self, asked: Instant) -> Result<(), BpfError> {
+        let Some(map) = &mut self.asked else { return Ok(()) };
+        map.set(0, kernel_ns(asked), 0).map_err(BpfError::map("gate_asked"))
     }
 
     /// Attaches again the programs that somebody has removed from the interface; returns which

@@ -62,8 +62,13 @@ pub(crate) const FLOW_LEARNT: u32 = 16;
 #[cfg(test)]
 pub(crate) const FLOW_OPENED: u32 = 32;
 
+/// What becomes of RSTs for connections without a slot (`enum gate_resets`).
+pub(crate) const GATE_LETS_RESETS: u32 = 0;
+pub(crate) const GATE_KEEPS_RESETS: u32 = 1;
+pub(crate) const GATE_DEFERS_RESETS: u32 = 2;
+
 /// Names of the counters, in the order of `enum gate_counter`.
-pub(crate) const GATE_COUNTERS: [&str; 19] = [
+pub(crate) const GATE_COUNTERS: [&str; 20] = [
     "syns",
     "held_syn_acks",
     "held_repeats",
@@ -83,6 +88,7 @@ pub(crate) const GATE_COUNTERS: [&str; 19] = [
     "dsacks",
     "odd",
     "unknown_alone",
+    "late_resets",
 ];
 
 /// Names of the counters, in the order of `enum tapdrop_counter`.

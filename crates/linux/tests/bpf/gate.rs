@@ -3,6 +3,7 @@
 use crate::common::gate::{EGRESS, Fixture, IRS, ISS, PORT, SLOTS, ack, sack_option, seq};
 use crate::common::{ACK, Context, FIN, Frame, PASS, RST, STOLEN, is_root};
 use holdfast_wire::seq::SeqNo;
+use std::time::Instant;
 
 #[test]
 fn a_syn_ack_is_held_with_its_record_until_opened() {
@@ -254,6 +255,33 @@ fn without_a_slot_only_a_reset_of_a_living_server_leaves() {
     assert_eq!(f.count("syn_resets"), 1);
     assert_eq!(f.count("stray"), 1);
     assert_eq!(f.count("dead_resets"), 1);
+}
+
+/// Its client asks again, and again: it is told once this host is known to have been the one that
+/// spoke after the first time.
+#[test]
+fn where_another_may_speak_a_reset_without_a_slot_waits_for_a_grant() {
+    if !is_root() {
+        return;
+    }
+    let before = Instant::now();
+    let mut f = Fixture::deposable("defer");
+    let rst = f.out().seq(5).flags(RST);
+    f.is_stolen(&rst);
+    f.is_stolen(&rst);
+    f.gate.note_grant(before).expect("word");
+    f.is_stolen(&rst);
+    f.gate.note_grant(Instant::now()).expect("word");
+    f.leaves_as(&rst, &rst);
+    f.client.1 += 1;
+    let other = f.out().seq(5).flags(RST);
+    f.is_stolen(&other);
+    f.gate.note_grant(Instant::now()).expect("word");
+    f.gate.set_server_dead(true).expect("flag");
+    f.is_stolen(&other);
+    f.gate.set_server_dead(false).expect("flag");
+    f.leaves_as(&other, &other);
+    assert_eq!((f.count("dead_resets"), f.count("late_resets")), (5, 2));
 }
 
 #[test]

@@ -494,6 +494,9 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
     }
 
     fn report(&mut self, report: &Report<'_>) {
+        if let Some(asked) = self.node.edge.granted() {
+            heed("telling the gate", self.gate.note_grant(asked));
+        }
         self.tell_status(report);
     }
 }

@@ -33,10 +33,16 @@ impl Fixture {
     }
 
     pub fn attached(name: &str, server: &str, client: &str, solo: bool) -> Self {
+        Self::with(name, server, client, |config| config.solo = solo)
+    }
+
+    fn with(name: &str, server: &str, client: &str, change: impl FnOnce(&mut GateConfig)) -> Self {
         let lab = Lab::new(name);
         sh("ip link add p0 type veth peer name p1");
         let server = (server.parse().expect("address"), PORT);
-        let gate = Gate::attach(&config(&lab, server, solo));
+        let mut config = config(&lab, server, false);
+        change(&mut config);
+        let gate = Gate::attach(&config);
         let gate = gate.unwrap_or_else(|error| panic!("{error}"));
         Self { lab, gate, server, client: (client.parse().expect("address"), 40000) }
     }
@@ -55,6 +61,11 @@ impl Fixture {
     /// A gate whose server speaks alone from the start.
     pub fn alone(name: &str) -> Self {
         Self::attached(name, "10.9.0.100", "10.8.0.2", true)
+    }
+
+    /// A gate of a host that may be replaced without knowing it.
+    pub fn deposable(name: &str) -> Self {
+        Self::with(name, "10.9.0.100", "10.8.0.2", |config| config.deposable = true)
     }
 
     pub fn set_solo(&mut self, solo: bool) {
