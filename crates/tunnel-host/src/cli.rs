@@ -67,8 +67,10 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum ConfigVerb {
-    /// Read a file and its key; every mistake comes with its place and a remedy.
-    Check { file: PathBuf },
+    /// Read a tunnel's file and its key; every mistake comes with its place and a remedy.
+    ///
+    /// The tunnel is named as for other verbs; the path of a file will do, too.
+    Check(FileArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -150,7 +152,7 @@ pub fn main() -> ExitCode {
         Verb::Key(KeyVerb::Gen { file }) => generate(&file),
         Verb::Key(KeyVerb::Pub { file }) => tell_public(&file),
         Verb::Up(args) => args.file.path().and_then(|file| up::run(&file, args.with_parent)),
-        Verb::Config(ConfigVerb::Check { file }) => check(&file),
+        Verb::Config(ConfigVerb::Check(args)) => args.path_or_file().and_then(|it| check(&it)),
         Verb::Status(args) => tell_status(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Plan(args) => plan::run(&args),

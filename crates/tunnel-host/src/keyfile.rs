@@ -14,6 +14,8 @@ const FILE_BYTES_MAX: u64 = 4096;
 pub enum KeyFileError {
     #[error("{0}")]
     Unreadable(io::Error),
+    #[error("it cannot be made: {0}")]
+    Unwritable(io::Error),
     #[error("it is no plain file")]
     NoFile,
     #[error("others than its owner can read it (mode {mode:04o})")]
@@ -31,6 +33,8 @@ pub enum KeyFileError {
 impl KeyFileError {
     /// The remedy.
     pub fn remedy(&self, path: &Path) -> String {
+        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new(".")).display();
         let path = path.display();
         match self {
             Self::Unreadable(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -40,6 +44,15 @@ impl KeyFileError {
                 "run as the owner of the file; it is a plain file with one line of digits"
                     .to_owned()
             }
+            Self::Unwritable(error) => match error.kind() {
+                io::ErrorKind::NotFound => format!("make its folder first: mkdir -p {folder}"),
+                io::ErrorKind::PermissionDenied => {
+                    format!("run it as a user that may write to {folder}, or name a file elsewhere")
+                }
+                _ => format!(
+                    "look whether {folder} is a folder that has room, or name a file elsewhere"
+                ),
+            },
             Self::TooOpen { .. } => {
                 format!("chmod 600 {path}, and make a new key if a stranger may have read it")
             }
@@ -70,10 +83,10 @@ pub fn generate(path: &Path) -> Result<SecretKey, KeyFileError> {
     options.write(true).create_new(true).mode(0o600);
     let mut file = options.open(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => KeyFileError::Exists,
-        _ => KeyFileError::Unreadable(error),
+        _ => KeyFileError::Unwritable(error),
     })?;
-    file.write_all(key.to_text().as_bytes()).map_err(KeyFileError::Unreadable)?;
-    file.sync_all().map_err(KeyFileError::Unreadable)?;
+    file.write_all(key.to_text().as_bytes()).map_err(KeyFileError::Unwritable)?;
+    file.sync_all().map_err(KeyFileError::Unwritable)?;
     Ok(key)
 }
 
@@ -121,5 +134,16 @@ mod tests {
         std::fs::remove_file(&path).expect("it is there");
         let missing = load(&path).expect_err("it is gone");
         assert!(missing.remedy(&path).starts_with("make one: holdfast tunnel key gen "));
+    }
+
+    #[test]
+    fn a_key_without_a_folder_is_not_told_to_be_made_again() {
+        let path = std::env::temp_dir().join(format!("hf-none-{}/wan.key", std::process::id()));
+        let refused = generate(&path).expect_err("there is no folder");
+        let remedy = refused.remedy(&path);
+        let folder = path.parent().expect("a folder").display();
+        assert_eq!(remedy, format!("make its folder first: mkdir -p {folder}"));
+        let denied = KeyFileError::Unwritable(io::ErrorKind::PermissionDenied.into());
+        assert!(denied.remedy(Path::new("wan.key")).contains("may write to ., or"));
     }
 }

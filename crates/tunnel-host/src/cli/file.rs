@@ -33,6 +33,17 @@ impl FileArgs {
             (None, None) => only_one(folder).map_err(usage),
         }
     }
+
+    /// As [`Self::path`], for verbs that are about the file itself: a word that can only be a path is one.
+    ///
+    /// # Errors
+    /// As [`Self::path`].
+    pub fn path_or_file(&self) -> Result<PathBuf, Failure> {
+        match &self.name {
+            Some(word) if word.contains('/') || word.ends_with(".toml") => Ok(word.into()),
+            _ => self.path(),
+        }
+    }
 }
 
 fn usage(message: String) -> Failure {
@@ -87,6 +98,19 @@ fn names(folder: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_checks_a_file_may_write_its_path() {
+        let of = |name: &str| FileArgs { name: Some(name.to_owned()), config: None };
+        for path in ["/etc/wan.toml", "./wan", "wan.toml"] {
+            assert_eq!(of(path).path_or_file().expect("a path"), Path::new(path));
+        }
+        let named =
+            of("no-such-tunnel").path_or_file().expect_err("a name, as other verbs take it");
+        assert!(named.to_string().contains("/etc/holdfast/tunnel/no-such-tunnel.toml"), "{named}");
+        let elsewhere = FileArgs { name: None, config: Some("x.toml".into()) };
+        assert_eq!(elsewhere.path_or_file().expect("a path"), Path::new("x.toml"));
+    }
 
     #[test]
     fn a_name_stands_for_a_file_and_none_for_the_only_one() {
