@@ -1,5 +1,6 @@
 //! The verbs. Data goes to standard output, everything else to standard error.
 
+mod check;
 mod file;
 mod man;
 
@@ -48,6 +49,12 @@ enum Verb {
     Key(KeyVerb),
     /// Run this end of a tunnel until SIGTERM or Ctrl-C.
     Up(UpArgs),
+    /// What would keep this end from starting: in its file, its key and on this host?
+    ///
+    /// The tunnel is named as for other verbs; the path of a file will do, too. On this host ports, the
+    /// interface's name and the folder of the socket are tried as `up` does. Whether this user may make an
+    /// interface is not: `up` may run as another one.
+    Check(FileArgs),
     /// About the file itself.
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -152,7 +159,10 @@ pub fn main() -> ExitCode {
         Verb::Key(KeyVerb::Gen { file }) => generate(&file),
         Verb::Key(KeyVerb::Pub { file }) => tell_public(&file),
         Verb::Up(args) => args.file.path().and_then(|file| up::run(&file, args.with_parent)),
-        Verb::Config(ConfigVerb::Check(args)) => args.path_or_file().and_then(|it| check(&it)),
+        Verb::Check(args) => args.path_or_file().and_then(|it| check::file_and_host(&it)),
+        Verb::Config(ConfigVerb::Check(args)) => {
+            args.path_or_file().and_then(|it| check::file(&it))
+        }
         Verb::Status(args) => tell_status(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Plan(args) => plan::run(&args),
@@ -195,7 +205,7 @@ fn tell_public(file: &std::path::Path) -> Result<u8, Failure> {
         let mut text = String::new();
         io::stdin().take(4096).read_to_string(&mut text)?;
         holdfast_tunnel::secure::SecretKey::parse(&text)
-            .map_err(|error| Failure::new(exit::USAGE, format!("standard input {error}")))?
+            .map_err(|error| Failure::new(exit::USAGE, of_standard_input(&error)))?
     } else {
         keyfile::load(file).map_err(|error| of_key(file, &error))?
     };
@@ -203,17 +213,15 @@ fn tell_public(file: &std::path::Path) -> Result<u8, Failure> {
     Ok(exit::OK)
 }
 
+fn of_standard_input(error: &holdfast_tunnel::secure::NotAKey) -> String {
+    let remedy =
+        "give it what `holdfast tunnel key gen FILE` has written: holdfast tunnel key pub - < FILE";
+    format!("standard input {error}\n  remedy: {remedy}")
+}
+
 fn of_key(file: &std::path::Path, error: &keyfile::KeyFileError) -> Failure {
     let message = format!("{}: {error}\n  remedy: {}", file.display(), error.remedy(file));
     Failure::new(exit::USAGE, message)
-}
-
-fn check(file: &std::path::Path) -> Result<u8, Failure> {
-    let config = Config::load(file)?;
-    config.secret()?;
-    let to = config.peer_address.map_or("wherever it comes from".to_owned(), |it| it.to_string());
-    say(&format!("{}: a tunnel of mode {} to {to}\n", config.path.display(), config.mode.word()))?;
-    Ok(exit::OK)
 }
 
 fn tell_status(args: &StatusArgs) -> Result<u8, Failure> {

@@ -64,14 +64,19 @@ impl Control {
     /// If it cannot.
     pub fn open(config: &Config) -> Result<Self> {
         let path = config.socket();
-        let shown = path.display();
+        let unusable = || {
+            let shown = path.display();
+            format!(
+                "the socket {shown} cannot be made (remedy: choose another run_dir in [tunnel])"
+            )
+        };
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("{shown}"));
+                return Err(error).with_context(unusable);
             }
             _ => {}
         }
-        let listener = UnixListener::bind(&path).with_context(|| format!("{shown}"))?;
+        let listener = UnixListener::bind(&path).with_context(unusable)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, path, clients: Vec::new() })
@@ -177,6 +182,11 @@ impl Client {
     }
 }
 
+/// Whether the tunnel of a file runs, and this user may ask it.
+pub fn is_running(config: &Config) -> bool {
+    UnixStream::connect(config.socket()).is_ok()
+}
+
 /// Asks the running tunnel of a file for its state.
 ///
 /// # Errors
@@ -211,7 +221,11 @@ pub fn talk<T: DeserializeOwned>(
         ),
     })?;
     serde_json::from_str(&answer).map_err(|error| {
-        let message = format!("the tunnel at {shown} is of another release: {error}");
+        let message = format!(
+            "the tunnel at {shown} is of another release: {error}\n  remedy: end it, and start it with \
+             this release: holdfast tunnel up --config {}",
+            config.path.display()
+        );
         Failure::new(exit::DEGRADED, message)
     })
 }

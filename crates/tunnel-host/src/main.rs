@@ -9,6 +9,7 @@ mod host;
 mod inside;
 mod keyfile;
 mod manager;
+mod opening;
 mod outside;
 mod plan;
 mod rights;

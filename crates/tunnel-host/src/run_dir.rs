@@ -18,6 +18,15 @@ pub fn make(folder: &Path) -> Result<()> {
     builder.create(folder).with_context(|| {
         format!("the folder {shown} cannot be made (remedy: choose another run_dir in [tunnel])")
     })?;
+    look(folder)
+}
+
+/// Refuses a folder in which others may write.
+///
+/// # Errors
+/// With the remedy.
+pub fn look(folder: &Path) -> Result<()> {
+    let shown = folder.display();
     let found = std::fs::metadata(folder).with_context(|| format!("the folder {shown}"))?;
     let own = rustix::process::geteuid().as_raw();
     if ![0, own].contains(&found.uid()) || found.mode() & 0o022 != 0 {
@@ -41,12 +50,14 @@ pub fn lock(config: &Config) -> Result<File> {
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     // Neither a pipe nor a link that somebody has put there.
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    let mut file = options.custom_flags(flags).open(&path).with_context(|| format!("{shown}"))?;
+    let unusable =
+        || format!("the lock {shown} cannot be had (remedy: choose another run_dir in [tunnel])");
+    let mut file = options.custom_flags(flags).open(&path).with_context(unusable)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => bail!("{}", runs_already(config, &mut file)),
         Err(TryLockError::Error(error)) => {
-            return Err(error).with_context(|| format!("locking {shown}"));
+            return Err(error).with_context(unusable);
         }
     }
     file.set_len(0)?;

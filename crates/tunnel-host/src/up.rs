@@ -1,17 +1,15 @@
 //! `up`: opens everything, gives up all rights that are not needed any more, and runs.
 
 use crate::cli::Failure;
-use crate::config::{Config, Mode};
+use crate::config::Config;
 use crate::control::Control;
 use crate::host::Host;
-use crate::inside::{Device, Door, Ports};
-use crate::outside::Outside;
 use crate::signals::Signals;
-use crate::{rights, run_dir};
+use crate::{opening, rights, run_dir};
 use holdfast_program::exit;
 use holdfast_tunnel::secure::{NoRandom, Random, Secure, Settings, Suites};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -45,8 +43,8 @@ pub fn run(file: &Path, parent: Option<u32>) -> Result<u8, Failure> {
     let key = config.secret()?;
     run_dir::make(&config.run_dir)?;
     let _lock = run_dir::lock(&config)?;
-    let door = open_door(&config)?;
-    let outside = Outside::open(config.listen).map_err(|error| of_socket(&config, &error))?;
+    let door = opening::door(&config)?;
+    let outside = opening::outside(&config)?;
     let control = Control::open(&config)?;
     rights::give_up(&config)?;
     let settings = Settings {
@@ -63,52 +61,6 @@ pub fn run(file: &Path, parent: Option<u32>) -> Result<u8, Failure> {
     host.end();
     ended?;
     Ok(exit::OK)
-}
-
-fn open_door(config: &Config) -> Result<Door, Failure> {
-    if config.mode != Mode::Tun {
-        return Ok(Door::Ports(Box::new(Ports::open(config)?)));
-    }
-    let opened = Device::open(config).map(|device| Door::Device(Box::new(device)));
-    opened.map_err(|error| {
-        let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
-        match cause.and_then(io::Error::raw_os_error) {
-            Some(libc::EPERM | libc::EACCES) => Failure::new(
-                exit::NOT_PERMITTED,
-                format!(
-                    "{error:#}\n  remedy: do it as root, or with CAP_NET_ADMIN; mode = \"udp\" needs \
-                     no rights"
-                ),
-            ),
-            Some(libc::EBUSY | libc::EEXIST) => Failure::new(
-                exit::DEGRADED,
-                format!(
-                    "{error:#}\n  remedy: another program has an interface of that name: choose \
-                     another one by `interface` in [tunnel]"
-                ),
-            ),
-            Some(libc::ENOENT | libc::ENODEV) => Failure::new(
-                exit::DEGRADED,
-                format!("{error:#}\n  remedy: this kernel has no TUN devices: modprobe tun"),
-            ),
-            _ => error.into(),
-        }
-    })
-}
-
-fn of_socket(config: &Config, error: &io::Error) -> Failure {
-    let listen = config.listen.map_or("any port".to_owned(), |it| it.to_string());
-    let remedy = match error.kind() {
-        ErrorKind::AddrInUse => "another program listens there: choose another port by `listen`",
-        ErrorKind::AddrNotAvailable => {
-            "no interface of this host has that address: see `ip address`"
-        }
-        ErrorKind::PermissionDenied => {
-            "ports below 1024 are root's: choose another one by `listen`"
-        }
-        _ => "look at `listen` in [tunnel]",
-    };
-    Failure::new(exit::of(error), format!("udp {listen}: {error}\n  remedy: {remedy}"))
 }
 
 /// A seed for what the machine decides between equals.

@@ -63,7 +63,8 @@ mod tests {
         }
         let folder = std::env::temp_dir().join(format!("hf-tunnel-man-{}", std::process::id()));
         write(&folder).expect("pages");
-        for verb in ["", "-up", "-status", "-key-gen", "-config-check", "-test", "-plan"] {
+        for verb in ["", "-up", "-status", "-key-gen", "-check", "-config-check", "-test", "-plan"]
+        {
             let page = folder.join(format!("holdfast-tunnel{verb}.1"));
             let text = fs::read_to_string(&page).expect("a page");
             for section in ["EXIT STATUS", "FILES", "SEE ALSO", "no tunnel answers"] {

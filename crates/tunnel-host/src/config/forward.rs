@@ -42,7 +42,45 @@ pub struct Allow {
     pub target: SocketAddr,
 }
 
-pub(super) fn check_forward(findings: &mut Findings, text: &Spanned<String>) -> Option<Forward> {
+/// All forwards of a file. `own` is where this end listens for its peer.
+pub(super) fn check_forwards(
+    findings: &mut Findings,
+    texts: &[Spanned<String>],
+    own: Option<SocketAddr>,
+) -> Vec<Forward> {
+    let mut forwards: Vec<Forward> = Vec::new();
+    for text in texts {
+        let Some(forward) = check_forward(findings, text) else { continue };
+        let Forward { transport, listen, .. } = forward;
+        let is_taken = |it: &&Forward| it.transport == transport && meet(it.listen, listen);
+        if let Some(other) = forwards.iter().find(is_taken) {
+            findings.add(
+                text.span(),
+                format!("another forward listens at {transport} {} already", other.listen),
+                "each forward listens at a port of its own: choose another one, or remove one of both",
+            );
+        }
+        if let Some(own) = own.filter(|own| transport == Transport::Udp && meet(*own, listen)) {
+            findings.add(
+                text.span(),
+                format!("udp {listen} is where this end listens for its peer, listen = \"{own}\""),
+                "choose another port for the forward",
+            );
+        }
+        forwards.push(forward);
+    }
+    forwards
+}
+
+/// Whether a kernel lets only one of two sockets listen. Whether one of IPv6 takes IPv4 along is a
+/// setting of the host, and shows there.
+fn meet(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    let is_same_port = one.port() == other.port() && one.port() != 0;
+    is_same_port && one.is_ipv4() == other.is_ipv4() && (is_any || one == other)
+}
+
+fn check_forward(findings: &mut Findings, text: &Spanned<String>) -> Option<Forward> {
     let parsed = read_forward(text.get_ref());
     if parsed.is_none() {
         findings.add(text.span(), format!("\"{}\" is no forward", text.get_ref()), FORWARD);

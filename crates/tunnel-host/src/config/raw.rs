@@ -98,13 +98,13 @@ impl RawFile {
         let addresses: Vec<InsideAddress> =
             tunnel.address.iter().filter_map(|it| check_inside(findings, it)).collect();
         check_one_v4(findings, &tunnel.address, &addresses);
+        check_twice(findings, &tunnel.address);
         let inner_mtu = check_inner_mtu(findings, tunnel.inner_mtu, &addresses);
         let listen = tunnel.listen.and_then(|it| check_listen(findings, &it));
-        let forwards = tunnel.forward.iter();
-        let forwards = forwards.filter_map(|it| forward::check_forward(findings, it)).collect();
+        let forwards = forward::check_forwards(findings, &tunnel.forward, listen);
         let allowed = tunnel.allow.iter();
         let allowed = allowed.filter_map(|it| forward::check_allow(findings, it)).collect();
-        let peer_address = peer.address.and_then(|it| check_peer_address(findings, &it));
+        let peer_address = peer.address.and_then(|it| check_peer_address(findings, &it, listen));
         if listen.is_none() && peer_address.is_none() {
             findings.add_of_file(
                 "neither this end listens nor is it known where the peer is: they never meet",
@@ -199,7 +199,9 @@ fn check_interface(findings: &mut Findings, raw: Option<Spanned<String>>, name: 
     };
     let text = raw.get_ref();
     let is_bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
-    if text.is_empty() || text.len() > INTERFACE_CHARS_MAX || text.chars().any(is_bad) {
+    let is_folder = text == "." || text == "..";
+    let is_long = text.len() > INTERFACE_CHARS_MAX;
+    if text.is_empty() || is_long || is_folder || text.chars().any(is_bad) {
         findings.add(
             raw.span(),
             format!("\"{text}\" cannot be the name of an interface"),
@@ -236,6 +238,18 @@ fn check_one_v4(findings: &mut Findings, raw: &[Spanned<String>], checked: &[Ins
     }
 }
 
+/// An interface has each address once.
+fn check_twice(findings: &mut Findings, raw: &[Spanned<String>]) {
+    let ip = |text: &str| text.split_once('/').and_then(|(ip, _)| ip.parse::<IpAddr>().ok());
+    for (at, text) in raw.iter().enumerate() {
+        let own = ip(text.get_ref());
+        if own.is_some() && raw.iter().take(at).any(|it| ip(it.get_ref()) == own) {
+            let message = format!("\"{}\" is in `address` already", text.get_ref());
+            findings.add(text.span(), message, "remove one of both");
+        }
+    }
+}
+
 fn check_inner_mtu(
     findings: &mut Findings,
     raw: Option<Spanned<u64>>,
@@ -267,7 +281,11 @@ fn check_listen(findings: &mut Findings, text: &Spanned<String>) -> Option<Socke
     good
 }
 
-fn check_peer_address(findings: &mut Findings, text: &Spanned<String>) -> Option<SocketAddr> {
+fn check_peer_address(
+    findings: &mut Findings,
+    text: &Spanned<String>,
+    own: Option<SocketAddr>,
+) -> Option<SocketAddr> {
     let parsed: Option<SocketAddr> = text.get_ref().parse().ok();
     let is_one = |it: &SocketAddr| !it.ip().is_unspecified() && !it.ip().is_multicast();
     let good = parsed.filter(|it| is_one(it) && it.port() != 0);
@@ -278,7 +296,19 @@ fn check_peer_address(findings: &mut Findings, text: &Spanned<String>) -> Option
             "write \"192.0.2.1:51900\" or \"[2001:db8::1]:51900\"; host names are not looked up",
         );
     }
+    if let Some(peer) = good
+        && own.is_some_and(|own| leads_to(peer, own))
+    {
+        let remedy = "write the address and the port at which the other end listens";
+        findings.add(text.span(), format!("{peer} is where this end itself listens"), remedy);
+    }
     good
+}
+
+/// Whether what is sent to an address comes to who listens at `own` on the same host.
+fn leads_to(address: SocketAddr, own: SocketAddr) -> bool {
+    let is_any = own.ip().is_unspecified() && address.ip().is_loopback();
+    address.port() == own.port() && (address.ip() == own.ip() || is_any)
 }
 
 fn check_peer_key(findings: &mut Findings, text: &Spanned<String>) -> Option<PublicKey> {

@@ -84,6 +84,8 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
         ("address =", "overhead_max = \"900%\"\naddress =", ":5:", "is not a share"),
         ("address =", "path_loss = \"guess\"\naddress =", ":5:", "`measure`"),
         ("address =", "interface = \"a/b\"\naddress =", ":5:", "cannot be the name"),
+        ("address =", "interface = \"..\"\naddress =", ":5:", "cannot be the name"),
+        ("fd09::1/64\"", "fd09::1/64\", \"fd09::1/80\"", ":5:", "is in `address` already"),
         (
             "address =",
             "forward = [\"udp [::1]:1 -> [::2]:2\"]\naddress =",
@@ -122,6 +124,46 @@ fn forwards_that_cannot_be_are_told() {
     assert!(none.contains("nothing is forwarded and nothing allowed"), "{none}");
     let allow = told(&udp(), "forward = ", "allow = [\"udp dns\"]\nforward = ");
     assert!(allow.contains("\"udp dns\" is no target"), "{allow}");
+}
+
+#[test]
+fn what_cannot_be_listened_at_together_is_told() {
+    let forwards = |more: &str| {
+        let forward = "forward = [\"udp 127.0.0.1:53 -> 10.0.0.5:53\"";
+        let text = udp().replace("\"udp\"", "\"forward\"");
+        parse(&text.replace(forward, &format!("{forward}, {more}")))
+    };
+    for twice in ["udp 127.0.0.1:53 -> 10.0.0.6:53", "udp 0.0.0.0:53 -> 10.0.0.6:53"] {
+        let told = forwards(&format!("\"{twice}\"")).expect_err("listens twice");
+        assert!(told.contains(":4:47: another forward listens at udp 127.0.0.1:53"), "{told}");
+        assert!(told.contains("remedy: each forward listens at a port of its own"), "{told}");
+    }
+    for beside in ["tcp 127.0.0.1:53", "udp 127.0.0.1:54", "udp 127.0.0.2:53", "udp [::]:53"] {
+        forwards(&format!("\"{beside} -> 10.0.0.6:53\"")).expect("ports of their own");
+    }
+    let own = told(&udp(), "mode =", "listen = \"0.0.0.0:53\"\nmode =");
+    assert!(own.contains("udp 127.0.0.1:53 is where this end listens for its peer"), "{own}");
+    assert!(own.contains("remedy: choose another port"), "{own}");
+    let tcp = udp().replace("\"udp\"", "\"forward\"").replace("[\"udp", "[\"tcp");
+    parse(&tcp.replace("mode =", "listen = \"0.0.0.0:53\"\nmode =")).expect("another kind of port");
+}
+
+#[test]
+fn a_peer_is_not_this_end() {
+    let with = |listen: &str, peer: &str| {
+        let text = udp().replace("mode =", &format!("listen = \"{listen}\"\nmode ="));
+        parse(&text.replace("192.0.2.1:51900", peer))
+    };
+    for (listen, peer) in [
+        ("192.0.2.9:51900", "192.0.2.9:51900"),
+        ("[::]:51900", "127.0.0.1:51900"),
+        ("[::]:51900", "[::1]:51900"),
+    ] {
+        let told = with(listen, peer).expect_err("it would speak to itself");
+        assert!(told.contains("is where this end itself listens") && told.contains("remedy: "));
+    }
+    with("[::]:51900", "192.0.2.9:51900").expect("another host");
+    with("127.0.0.1:51901", "127.0.0.1:51900").expect("another end on this host");
 }
 
 #[test]
