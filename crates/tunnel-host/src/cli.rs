@@ -117,7 +117,8 @@ struct StatusArgs {
 /// Why a verb failed.
 #[derive(Debug)]
 pub struct Failure {
-    code: u8,
+    /// The exit code of the program.
+    pub code: u8,
     message: String,
 }
 

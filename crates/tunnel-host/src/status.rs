@@ -263,6 +263,33 @@ fn scaled(value: f64) -> String {
 }
 
 #[cfg(test)]
+impl Status {
+    /// That of a tunnel which has just heard its peer for the first time.
+    pub fn example() -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            name: "wan".to_owned(),
+            mode: Mode::Forward,
+            interface: None,
+            pid: 1,
+            uptime_s: 10.0,
+            state: State::Up,
+            reason: None,
+            remedy: None,
+            peer: Peer { key: "k".to_owned(), address: None, heard_s: Some(0.1), is_closed: false },
+            session: None,
+            udp_bytes_max: 1280,
+            overhead_max: 0.35,
+            security: secure::Counters::default(),
+            malformed: 0,
+            outside: outside::Counters::default(),
+            inside: inside::Counters::default(),
+            machine: serde_json::json!({}),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

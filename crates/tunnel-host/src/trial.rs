@@ -52,7 +52,8 @@ pub struct Found {
     pub messages_bytes_per_byte: f64,
     pub bulk_bits_per_s: f64,
     pub bulk_bytes_per_byte: f64,
-    /// Share of datagrams that was lost each way at the end.
+    /// Share of datagrams that was lost each way at the end; -1 where no message was answered, so that
+    /// nothing is known of it.
     pub loss_sending: f64,
     pub loss_receiving: f64,
 }
@@ -251,8 +252,10 @@ impl Trial {
             }
             Phase::Bulk => {
                 running.found.bulk_bytes_per_byte = wire;
-                running.found.loss_sending = report.sending.loss;
-                running.found.loss_receiving = report.receiving.loss;
+                let is_answered = running.found.messages_answered > 0;
+                let known = |loss: f64| if is_answered { loss } else { -1.0 };
+                running.found.loss_sending = known(report.sending.loss);
+                running.found.loss_receiving = known(report.receiving.loss);
                 (running.phase, running.until) = (Phase::HowMuch, now + 5 * LAST_ANSWERS);
                 // What is on its way comes first.
                 running.at = now + AGAIN;
@@ -287,6 +290,26 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_tunnel::Config;
+
+    #[test]
+    fn of_a_path_that_nobody_answered_on_no_loss_is_told() {
+        let mut machine = Endpoint::new(Config::default(), 1, Duration::ZERO);
+        let mut trial = Trial::default();
+        trial.begin(1, &machine, Duration::ZERO);
+        let (mut now, mut datagram) = (Duration::ZERO, Vec::new());
+        let found = loop {
+            now += Duration::from_millis(5);
+            trial.go(&mut machine, now);
+            while machine.poll_datagram(now, &mut datagram).is_some() {}
+            if let Some(found) = trial.take_found() {
+                break found;
+            }
+            assert!(now < Duration::from_secs(20), "it ends");
+        };
+        assert!(found.messages_sent > 100 && found.messages_answered == 0, "{found:?}");
+        assert!(found.loss_sending < 0.0 && found.loss_receiving < 0.0, "{found:?}");
+    }
 
     #[test]
     fn what_is_not_answered_counts_as_late() {
