@@ -37,8 +37,18 @@ pub struct Counters {
     pub flows_refused: u64,
     /// Connections that were reset: an end of them was lost.
     pub resets: u64,
-    /// What the peer wanted to send to an address that `allow` does not name.
+    /// Those of them of local clients that the far end reset before a byte of an answer came. It does not
+    /// say why: its target may refuse, be out of reach or not be allowed, or it has too many.
+    #[serde(default)]
+    pub resets_unanswered: u64,
+    /// Those of them of the peer whose target here refused them, or could not be reached.
+    #[serde(default)]
+    pub targets_unreached: u64,
+    /// What the peer wanted to send to an address that `allow` does not name: datagrams, and connections.
     pub not_allowed: u64,
+    /// The connections among it.
+    #[serde(default)]
+    pub connections_not_allowed: u64,
 }
 
 /// The inside of one tunnel.

@@ -175,11 +175,7 @@ impl Status {
             let _ = writeln!(text, "  clamped    the MSS of {} passing SYNs", inside.clamped);
         }
         if self.mode != Mode::Tun {
-            let _ = writeln!(
-                text,
-                "  flows      {} open, {} ended idle, {} refused, {} datagrams to what is not allowed",
-                inside.flows, inside.flows_idle, inside.flows_refused, inside.not_allowed
-            );
+            self.render_flows(&mut text);
         }
         let outside = &self.outside;
         let _ = writeln!(
@@ -191,6 +187,37 @@ impl Status {
             bytes(outside.received_bytes as f64)
         );
         text
+    }
+
+    /// Flows and connections of ports.
+    fn render_flows(&self, text: &mut String) {
+        let inside = &self.inside;
+        let connections = inside.connections_not_allowed;
+        let _ = writeln!(
+            text,
+            "  flows      {} open, {} ended idle, {} refused for lack of room, {} reset; the peer wanted {} \
+             datagrams and {connections} connections to what is not allowed",
+            inside.flows,
+            inside.flows_idle,
+            inside.flows_refused,
+            inside.resets,
+            inside.not_allowed.saturating_sub(connections)
+        );
+        if inside.resets_unanswered > 0 {
+            let _ = writeln!(
+                text,
+                "  unanswered {} connections from here, which the far end reset before a byte came: `status` \
+                 there says why",
+                inside.resets_unanswered
+            );
+        }
+        if inside.targets_unreached > 0 {
+            let _ = writeln!(
+                text,
+                "  unreached  {} connections of the peer, whose target here refused them or is not there",
+                inside.targets_unreached
+            );
+        }
     }
 
     /// Both directions, as the machine sees them.
@@ -292,6 +319,25 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_are_not_called_datagrams() {
+        let inside = inside::Counters {
+            resets: 5,
+            resets_unanswered: 3,
+            targets_unreached: 2,
+            not_allowed: 7,
+            connections_not_allowed: 4,
+            ..inside::Counters::default()
+        };
+        let text = Status { inside, ..Status::example() }.render();
+        assert!(
+            text.contains("5 reset; the peer wanted 3 datagrams and 4 connections to"),
+            "{text}"
+        );
+        assert!(text.contains("unanswered 3 connections from here"), "{text}");
+        assert!(text.contains("unreached  2 connections of the peer"), "{text}");
+    }
 
     #[test]
     fn numbers_are_readable() {

@@ -57,7 +57,10 @@ impl Ports {
             flows_idle: one.flows_idle,
             flows_refused: one.flows_refused + other.flows_refused,
             resets: other.resets,
+            resets_unanswered: other.resets_unanswered,
+            targets_unreached: other.targets_unreached,
             not_allowed: one.not_allowed + other.not_allowed,
+            connections_not_allowed: other.not_allowed,
         }
     }
 }

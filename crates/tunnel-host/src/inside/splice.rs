@@ -6,12 +6,14 @@
 //! A stream begins with the target, as `target` writes it.
 
 mod connection;
+#[cfg(test)]
+mod tests;
 
 use super::target::{self, WITH_TARGET};
 use super::{Counters, class_of, sockets};
 use crate::config::{Allow, Config, Forward, Transport};
 use anyhow::Context as _;
-use connection::{Connection, Goes};
+use connection::{Connection, Goes, Side};
 use holdfast_tunnel::{Class, Endpoint, StreamEvent, StreamId};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -148,7 +150,7 @@ impl Splice {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         if !connection.has_come(flags) {
             let _gone = machine.stream_reset(stream);
-            self.lose(stream);
+            self.lose(stream, Side::Here);
             return;
         }
         self.go(stream, machine);
@@ -172,7 +174,7 @@ impl Splice {
                     self.connections.remove(&stream.0);
                 }
             }
-            StreamEvent::Reset => self.lose(stream),
+            StreamEvent::Reset => self.lose(stream, Side::There),
         }
     }
 
@@ -199,7 +201,11 @@ impl Splice {
             self.counters.not_allowed += 1;
             return false;
         }
-        connection.connect(target).is_ok()
+        let is_begun = connection.connect(target).is_ok();
+        if !is_begun {
+            self.lose(stream, Side::Here);
+        }
+        is_begun
     }
 
     /// Moves what can be moved, both ways.
@@ -209,20 +215,28 @@ impl Splice {
             Goes::On => {
                 if connection.watch(&self.epoll).is_err() {
                     let _gone = machine.stream_reset(stream);
-                    self.lose(stream);
+                    self.lose(stream, Side::Here);
                 }
             }
             Goes::Done => drop(self.connections.remove(&stream.0).map(Connection::close)),
-            Goes::Lost => {
+            Goes::Lost(side) => {
                 let _gone = machine.stream_reset(stream);
-                self.lose(stream);
+                self.lose(stream, side);
             }
         }
     }
 
-    /// Resets a connection whose other end is lost.
-    fn lose(&mut self, stream: StreamId) {
-        self.counters.resets += u64::from(self.connections.remove(&stream.0).is_some());
+    /// Resets a connection that was lost on one side. What the far end has reset is counted here by what
+    /// this end can know: a reset does not say why.
+    fn lose(&mut self, stream: StreamId, side: Side) {
+        let Some(connection) = self.connections.remove(&stream.0) else { return };
+        self.counters.resets += 1;
+        match side {
+            Side::There => {
+                self.counters.resets_unanswered += u64::from(connection.is_unanswered_client());
+            }
+            Side::Here => self.counters.targets_unreached += u64::from(connection.is_unreached()),
+        }
     }
 
     /// The peer is gone, and its ends of all connections.

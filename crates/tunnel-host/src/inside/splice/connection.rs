@@ -26,8 +26,17 @@ pub enum Goes {
     On,
     /// Both directions have ended.
     Done,
-    /// One end is lost, so the other one has to be reset.
-    Lost,
+    /// It is lost on one side, so the other one has to be reset.
+    Lost(Side),
+}
+
+/// Where a connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The socket of this host.
+    Here,
+    /// The stream, which the far end has reset.
+    There,
 }
 
 /// A connection of a local client, or one to a target of the peer. Unless it is closed, its end is
@@ -37,6 +46,9 @@ pub struct Connection {
     /// Not there before the target is known.
     socket: Option<TcpStream>,
     is_connected: bool,
+    is_of_client: bool,
+    /// Something came from the far end, its orderly end too.
+    is_answered: bool,
     /// What the peer has said of the target so far.
     head: Vec<u8>,
     to_peer: Way,
@@ -92,7 +104,8 @@ impl Connection {
     /// If its socket is of no use.
     pub fn of_client(socket: TcpStream, stream: StreamId) -> io::Result<Self> {
         prepare(&SockRef::from(&socket))?;
-        Ok(Self { socket: Some(socket), is_connected: true, ..Self::of_peer(stream) })
+        let of_peer = Self::of_peer(stream);
+        Ok(Self { socket: Some(socket), is_connected: true, is_of_client: true, ..of_peer })
     }
 
     /// That of a stream which the peer has opened.
@@ -101,11 +114,23 @@ impl Connection {
             stream,
             socket: None,
             is_connected: false,
+            is_of_client: false,
+            is_answered: false,
             head: Vec::new(),
             to_peer: Way::default(),
             to_socket: Way::default(),
             watched: None,
         }
+    }
+
+    /// Whether a local client has heard nothing of the far end.
+    pub fn is_unanswered_client(&self) -> bool {
+        self.is_of_client && !self.is_answered
+    }
+
+    /// Whether its target was never reached.
+    pub fn is_unreached(&self) -> bool {
+        !self.is_of_client && !self.is_connected
     }
 
     /// What the peer is told first.
@@ -158,8 +183,8 @@ impl Connection {
         }
         let there = self.go_to_peer(machine, buffer, counters);
         let back = self.go_to_socket(machine, counters);
-        if there.is_err() || back.is_err() {
-            return Goes::Lost;
+        if let Err(side) = there.and(back) {
+            return Goes::Lost(side);
         }
         if self.to_peer.is_told && self.to_socket.is_told { Goes::Done } else { Goes::On }
     }
@@ -169,7 +194,7 @@ impl Connection {
         machine: &mut Endpoint,
         buffer: &mut [u8],
         counters: &mut Counters,
-    ) -> Result<(), ()> {
+    ) -> Result<(), Side> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let way = &mut self.to_peer;
         for _ in 0..PIECES_PER_TURN {
@@ -179,15 +204,17 @@ impl Connection {
                     Ok(count) => {
                         counters.taken_bytes += count as u64;
                         let came = buffer.get(..count).unwrap_or_default();
-                        let written = machine.stream_write(self.stream, came).map_err(drop)?;
+                        let written =
+                            machine.stream_write(self.stream, came).map_err(|_| Side::There)?;
                         way.bytes.extend_from_slice(came.get(written..).unwrap_or_default());
                     }
                     Err(error) if is_for_later(&error) => return Ok(()),
-                    Err(_) => return Err(()),
+                    Err(_) => return Err(Side::Here),
                 }
             }
             if !way.rest().is_empty() {
-                let written = machine.stream_write(self.stream, way.rest()).map_err(drop)?;
+                let written =
+                    machine.stream_write(self.stream, way.rest()).map_err(|_| Side::There)?;
                 way.give(written);
                 if !way.rest().is_empty() {
                     // The machine says when it has room again.
@@ -196,7 +223,7 @@ impl Connection {
             }
             if way.has_ended {
                 if !way.is_told {
-                    machine.stream_finish(self.stream).map_err(drop)?;
+                    machine.stream_finish(self.stream).map_err(|_| Side::There)?;
                     way.is_told = true;
                 }
                 return Ok(());
@@ -205,17 +232,22 @@ impl Connection {
         Ok(())
     }
 
-    fn go_to_socket(&mut self, machine: &mut Endpoint, counters: &mut Counters) -> Result<(), ()> {
+    fn go_to_socket(
+        &mut self,
+        machine: &mut Endpoint,
+        counters: &mut Counters,
+    ) -> Result<(), Side> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let way = &mut self.to_socket;
         while !way.is_told {
             if way.rest().is_empty() && !way.has_ended {
                 let read = machine.stream_read(self.stream, &mut way.bytes, PIECE_BYTES);
-                match read.map_err(drop)? {
+                match read.map_err(|_| Side::There)? {
                     Some(0) => return Ok(()),
                     Some(_) => {}
                     None => way.has_ended = true,
                 }
+                self.is_answered = true;
             }
             if !way.rest().is_empty() {
                 match socket.write(way.rest()) {
@@ -224,11 +256,11 @@ impl Connection {
                         counters.given_bytes += count as u64;
                     }
                     Err(error) if is_for_later(&error) => return Ok(()),
-                    Err(_) => return Err(()),
+                    Err(_) => return Err(Side::Here),
                 }
             }
             if way.has_ended && way.rest().is_empty() {
-                socket.shutdown(Shutdown::Write).map_err(drop)?;
+                socket.shutdown(Shutdown::Write).map_err(|_| Side::Here)?;
                 way.is_told = true;
             }
         }
