@@ -244,6 +244,7 @@ impl Status {
             number("/sending/given_up")
         );
         self.render_classes("/sending/classes", text);
+        self.render_cap(text);
         let _ = writeln!(
             text,
             "  receiving  loss {:.1} %, in runs of {:.1}; recovered {} ahead and {} behind, {} missed; \
@@ -256,6 +257,20 @@ impl Status {
             bytes(number("/receiving/wasted_bytes"))
         );
         self.render_classes("/receiving/classes", text);
+    }
+
+    /// How much of the cap is used, in what the cap counts: a class may have more than that of its own.
+    fn render_cap(&self, text: &mut String) {
+        let overhead = self.machine.pointer("/sending/overhead").and_then(Value::as_f64);
+        let Some(overhead) = overhead else { return };
+        let _ = writeln!(
+            text,
+            "    {:<8} {:.1} % more for all classes together, headers on both sides counted; at most {:.0} % \
+             (overhead_max), but for 4 KiB at the begin",
+            "cap",
+            overhead * 100.0,
+            self.overhead_max * 100.0
+        );
     }
 
     /// How much more is sent in a direction for each class, and why.
@@ -317,31 +332,4 @@ impl Status {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_are_not_called_datagrams() {
-        let inside = inside::Counters {
-            resets: 5,
-            resets_unanswered: 3,
-            targets_unreached: 2,
-            not_allowed: 7,
-            connections_not_allowed: 4,
-            ..inside::Counters::default()
-        };
-        let text = Status { inside, ..Status::example() }.render();
-        assert!(
-            text.contains("5 reset; the peer wanted 3 datagrams and 4 connections to"),
-            "{text}"
-        );
-        assert!(text.contains("unanswered 3 connections from here"), "{text}");
-        assert!(text.contains("unreached  2 connections of the peer"), "{text}");
-    }
-
-    #[test]
-    fn numbers_are_readable() {
-        assert_eq!([bytes(7.0), bytes(1536.0), bytes(5e9)], ["7 B", "1.5 KiB", "4.7 GiB"]);
-        assert_eq!([scaled(12.0), scaled(46.5e6)], ["12.0 ", "46.5 M"]);
-    }
-}
+mod tests;

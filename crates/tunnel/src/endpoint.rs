@@ -330,6 +330,7 @@ impl Endpoint {
             burst_packets: path.burst_packets,
             burst_ms: sender.estimate.burst_ms(),
             classes: redundancy(path, |class| sender.share(class)),
+            overhead: sender.overhead(),
             rate_bytes_per_s: sender.rate.pacing(),
             queue_bytes: sender.queue.bytes(),
             datagrams: sender.next_number,

@@ -351,13 +351,19 @@ pub(crate) fn why(class: Class, path: Path, share: f64) -> String {
     let share = share * 100.0;
     match class {
         Class::Now => {
-            format!("{percent:.1} % seen{bursts}, no time for a round trip: {share:.0} % more")
+            format!(
+                "{percent:.1} % seen{bursts}, no time for a round trip: {share:.0} % of its own bytes more"
+            )
         }
         Class::Soon => {
-            format!("{percent:.1} % seen{bursts}, time for one round trip: {share:.0} % more")
+            format!(
+                "{percent:.1} % seen{bursts}, time for one round trip: {share:.0} % of its own bytes more"
+            )
         }
         Class::Bulk => {
-            format!("{percent:.1} % seen{bursts}, {share:.0} % more while there is spare capacity")
+            format!(
+                "{percent:.1} % seen{bursts}, {share:.0} % of its own bytes more while there is spare capacity"
+            )
         }
     }
 }

@@ -29,6 +29,9 @@ pub struct Sending {
     pub burst_ms: f64,
     /// What is done per class, and why.
     pub classes: Vec<Redundancy>,
+    /// Redundancy as `Config::overhead_max` caps it: of all classes together, per byte that was sent for the
+    /// first time, both with the headers around them.
+    pub overhead: f64,
     /// Rate of the model, in bytes per second of datagrams.
     pub rate_bytes_per_s: f64,
     /// Bytes that wait for being sent.
@@ -60,7 +63,8 @@ pub struct Sending {
 pub struct Redundancy {
     /// The class.
     pub class: Class,
-    /// Bytes of redundancy per byte of data, since the begin.
+    /// Bytes of redundancy per byte of data of this class, both without the headers around them, since the
+    /// begin. It may be above `Config::overhead_max`, which is about all classes and counts headers.
     pub share: f64,
     /// The reason, as a sentence.
     pub why: String,

@@ -37,6 +37,10 @@ pub(super) struct Counts {
     pub bytes: u64,
     pub data_bytes: [u64; LANES],
     pub redundant_bytes: [u64; LANES],
+    /// What the cap compares: symbols that were sent for the first time, and redundancy, both with the
+    /// headers around them.
+    pub capped_from: u64,
+    pub capped: u64,
     pub retransmitted_bytes: u64,
     pub ack_bytes: u64,
 }
@@ -260,6 +264,7 @@ impl Endpoint {
         }
         Frame::Data { lane, patient, seq: truncated(seq), symbol: &symbol }.put(out, true);
         sender.counts.data_bytes[lane] += symbol.len() as u64;
+        sender.counts.capped_from += (symbol.len() + WIRE_BYTES) as u64;
         let allowed = self.config.overhead_max * (symbol.len() + WIRE_BYTES) as f64;
         sender.tokens = (sender.tokens + allowed).min(TOKENS_MAX);
         let number = sender.next_number;
@@ -343,10 +348,16 @@ impl Sender {
         }
     }
 
+    /// Takes redundancy, with the headers around it, from what the cap allows.
+    fn spend(&mut self, bytes: usize) {
+        self.counts.capped += bytes as u64;
+        self.tokens -= bytes as f64;
+    }
+
     fn note_spent(&mut self, lane: usize, bytes: usize, is_redundant: bool) {
         if is_redundant {
             self.counts.redundant_bytes[lane] += bytes as u64;
-            self.tokens -= (bytes + WIRE_BYTES) as f64;
+            self.spend(bytes + WIRE_BYTES);
         } else {
             self.counts.retransmitted_bytes += bytes as u64;
         }
@@ -383,7 +394,7 @@ impl Sender {
         Frame::Rider { lane, seq: truncated(seq), symbol: &symbol.bytes }.put(out, false);
         self.lanes[lane].carried(seq, 1, number, now);
         self.counts.redundant_bytes[lane] += len as u64;
-        self.tokens -= (len + around) as f64;
+        self.spend(len + around);
     }
 
     /// Sends again what is lost, and for classes with a deadline a little more, of which any will
@@ -449,7 +460,12 @@ impl Sender {
         self.closing != Closing::Open
     }
 
-    /// Redundancy per byte of data.
+    /// Redundancy as the cap counts it.
+    pub(super) fn overhead(&self) -> f64 {
+        self.counts.capped as f64 / self.counts.capped_from.max(1) as f64
+    }
+
+    /// Redundancy per byte of data, both without the headers around them.
     pub(super) fn share(&self, class: Class) -> f64 {
         let lane = class.index();
         self.counts.redundant_bytes[lane] as f64 / self.counts.data_bytes[lane].max(1) as f64
