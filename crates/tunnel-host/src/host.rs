@@ -360,6 +360,10 @@ impl Host {
             }),
             udp_bytes_max: standing.udp_bytes,
             overhead_max: self.config.overhead_max,
+            rate_measured_s: self
+                .machine
+                .rate_measured_at()
+                .map(|at| now.saturating_sub(at).as_secs_f64()),
             security: counters,
             malformed: self.malformed,
             outside: self.outside.counters(),

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write as _;
 
+/// Age from which on a rate is called the last one, in s: on a slow path it is a few seconds old, too.
+const RATE_OLD_S: f64 = 5.0;
+
 pub const SCHEMA: &str = "holdfast.tunnel-status/1";
 
 /// Whether the tunnel works.
@@ -55,6 +58,8 @@ pub struct Status {
     /// Largest UDP payload that the path is known to take.
     pub udp_bytes_max: usize,
     pub overhead_max: f64,
+    /// How long ago the rate of the machine's report was measured, in s; without it that is a guess.
+    pub rate_measured_s: Option<f64>,
     pub security: secure::Counters,
     /// Datagrams of the peer that its machine could not have made.
     pub malformed: u64,
@@ -224,20 +229,19 @@ impl Status {
     fn render_path(&self, text: &mut String) {
         let number =
             |place: &str| self.machine.pointer(place).and_then(Value::as_f64).unwrap_or(0.0);
+        let round_trip = match number("/rtt_ms") {
+            0.0 => "not measured yet".to_owned(),
+            ms => format!("{ms:.1} ms, at best {:.1} ms", number("/rtt_min_ms")),
+        };
+        let _ = writeln!(text, "  path       round trip {round_trip}");
         let _ = writeln!(
             text,
-            "  path       round trip {:.1} ms, at best {:.1} ms",
-            number("/rtt_ms"),
-            number("/rtt_min_ms")
-        );
-        let _ = writeln!(
-            text,
-            "  sending    loss {:.1} % ({:.1} % of the path), in runs of {:.1}; {}bit/s, {} wait; \
+            "  sending    loss {:.1} % ({:.1} % of the path), in runs of {:.1}; {}, {} wait; \
              {} sent again, {} ahead, {} given up",
             number("/sending/loss") * 100.0,
             number("/sending/path_loss") * 100.0,
             number("/sending/burst_packets"),
-            scaled(number("/sending/rate_bytes_per_s") * 8.0),
+            self.rate(number("/sending/rate_bytes_per_s")),
             bytes(number("/sending/queue_bytes")),
             bytes(number("/sending/retransmitted_bytes")),
             bytes(number("/sending/redundant_bytes")),
@@ -257,6 +261,16 @@ impl Status {
             bytes(number("/receiving/wasted_bytes"))
         );
         self.render_classes("/receiving/classes", text);
+    }
+
+    /// The rate, and whether that is one of now: an idle tunnel measures none.
+    fn rate(&self, bytes_per_s: f64) -> String {
+        let rate = format!("{}bit/s", scaled(bytes_per_s * 8.0));
+        match self.rate_measured_s {
+            None => format!("rate not measured yet, it begins at {rate}"),
+            Some(s) if s < RATE_OLD_S => rate,
+            Some(s) => format!("{rate} when last measured, {s:.0} s ago"),
+        }
     }
 
     /// How much of the cap is used, in what the cap counts: a class may have more than that of its own.
@@ -322,6 +336,7 @@ impl Status {
             session: None,
             udp_bytes_max: 1280,
             overhead_max: 0.35,
+            rate_measured_s: None,
             security: secure::Counters::default(),
             malformed: 0,
             outside: outside::Counters::default(),

@@ -321,6 +321,13 @@ impl Endpoint {
         }
     }
 
+    /// When the rate of the report was measured: with too little to send, the last one stays. `None`
+    /// before the first time, when it is a guess.
+    #[must_use]
+    pub fn rate_measured_at(&self) -> Option<Duration> {
+        self.sender.rate.measured_at()
+    }
+
     fn report_sending(&self) -> Sending {
         let sender = &self.sender;
         let path = sender.path();

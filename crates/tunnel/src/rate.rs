@@ -241,6 +241,11 @@ impl Rate {
         self.cap.map_or(best, |cap| (cap.window / round).min(best * STARTUP_GROWTH))
     }
 
+    /// When the rate was found that counts.
+    pub fn measured_at(&self) -> Option<Duration> {
+        self.rates.front().map(|rate| rate.at)
+    }
+
     /// Whether the path has room for redundancy, which then costs nobody time: nothing waits for it, and
     /// less is under way than may be.
     pub fn has_spare(&self) -> bool {

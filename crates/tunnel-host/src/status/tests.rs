@@ -49,6 +49,23 @@ fn a_class_may_have_more_than_the_cap_which_is_kept() {
 }
 
 #[test]
+fn a_rate_is_told_as_measured_only_when_it_is() {
+    let (new, used) = (sender(0), sender(100));
+    assert_eq!(new.rate_measured_at(), None);
+    let text = shown(&new);
+    assert!(text.contains("; rate not measured yet, it begins at "), "{text}");
+    assert!(text.contains("path       round trip not measured yet\n"), "{text}");
+    assert!(used.rate_measured_at().is_some_and(|at| at <= Duration::from_millis(500)));
+    let machine = serde_json::to_value(used.report()).expect("JSON");
+    let at = |s: f64| {
+        let machine = machine.clone();
+        Status { machine, rate_measured_s: Some(s), ..Status::example() }.render()
+    };
+    assert!(at(3600.0).contains("bit/s when last measured, 3600 s ago, "), "{}", at(3600.0));
+    assert!(!at(0.2).contains("measured"), "{}", at(0.2));
+}
+
+#[test]
 fn connections_are_not_called_datagrams() {
     let inside = inside::Counters {
         resets: 5,
