@@ -6,6 +6,7 @@
 
 mod past;
 
+pub use holdfast_member::words::counted;
 pub use holdfast_program::exit;
 pub use past::{Kind as TakeoverKind, Member, PastTakeover};
 
@@ -328,6 +329,7 @@ impl Status {
             out,
             "  connections {}   lag {}, {}; not executed {}",
             self.connections,
+            counted(frames, "frame"),
             human_bytes(bytes),
             human_bytes(executed)
         )?;
@@ -384,12 +386,8 @@ impl Phases {
 
 impl fmt::Display for Takeover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (total, conns) = (human_us(self.total_us), self.connections);
-        writeln!(
-            f,
-            "  last takeover  {}   {}   {total}   {conns} connections",
-            self.at, self.cause
-        )?;
+        let (total, conns) = (human_us(self.total_us), counted(self.connections, "connection"));
+        writeln!(f, "  last takeover  {}   {}   {total}   {conns}", self.at, self.cause)?;
         let phases: Vec<String> = self
             .phases_us
             .named()
@@ -497,12 +495,12 @@ pub fn rfc3339(at: SystemTime) -> String {
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let micros = since.subsec_micros();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
 /// The process id in a status. The release before says 0 where there is no server
 /// (`holdfast.status/1`), and its daemons are asked by this program until they are started again.
 fn pid_of_any_release<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     Ok(Option::deserialize(from)?.filter(|pid| *pid != 0))
-}
-
 }
 
 /// A size in the largest unit of which there is one.

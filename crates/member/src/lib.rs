@@ -18,6 +18,7 @@ pub mod spread;
 pub mod standing;
 pub mod timing;
 pub mod transit;
+pub mod words;
 
 use holdfast_cluster::Nanos;
 use std::time::Duration;

@@ -17,7 +17,8 @@ pub use service::Service;
 use crate::nanos;
 use crate::standing::hello;
 use crate::timing::spread::{AGE_TICKS, GRACE, TICK};
-use announced::{allowed, check, complaint};
+use crate::words::counted;
+use announced::{allowed, check, complaint, found};
 use holdfast_cluster::Nanos;
 use holdfast_wire::message::Message;
 use links::{HealthChange, Link};
@@ -211,8 +212,7 @@ impl SpreadMachine {
         for Placed { slot, state, .. } in &placed {
             self.roster.set_draining(*slot, state.is_drained());
         }
-        let (services, hosts) = (services.len(), placed.len());
-        host.note("started", format!("{services} services and {hosts} host servers found"));
+        host.note("started", found(services.len(), placed.len()));
         self.settled = placed.is_empty();
         self.placed = placed;
     }
@@ -509,7 +509,7 @@ impl SpreadMachine {
             let slots: Vec<u8> = std::mem::take(&mut self.lost).into_iter().collect();
             let flows = host.resend(&slots);
             if flows > 0 {
-                host.note("resend", format!("{flows} flows"));
+                host.note("resend", counted(flows as u64, "flow"));
             }
         }
         host.set_cache(self.links.iter().any(|link| link.doubted))

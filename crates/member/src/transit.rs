@@ -12,6 +12,7 @@ mod other;
 pub use lines::Fresh;
 
 use crate::shown::{Protection, Shown};
+use crate::words::counted;
 use holdfast_cluster::Nanos;
 use holdfast_edge::strings::{Strings, StringsConfig, StringsEvent, Table};
 use lines::Lines;
@@ -334,7 +335,7 @@ impl TransitMachine {
         let ways: Vec<Way> = lost.map(way).chain([none]).collect();
         let flows = host.resend(&ways, usable);
         if flows > 0 {
-            host.note("resend", format!("{flows} flows"));
+            host.note("resend", counted(flows as u64, "flow"));
         }
     }
 
@@ -358,7 +359,9 @@ impl TransitMachine {
         let strings: Vec<usize> =
             (0..self.setup.names.len()).filter(|string| usable >> string & 1 == 1).collect();
         if let Some(flows) = host.cap(&strings, bytes_per_s)? {
-            host.note("regulate", format!("{flows} flows share {now} Mbit/s"));
+            let share =
+                if flows == 1 { "1 flow has".to_owned() } else { format!("{flows} flows share") };
+            host.note("regulate", format!("{share} {now} Mbit/s"));
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Why a channel refused or closed.
 
+use crate::status::counted;
 use holdfast_wire::message::{BadMessage, MESSAGE_MAX};
 use std::io;
 use std::net::IpAddr;
@@ -58,7 +59,8 @@ pub enum ChannelError {
     #[error("a connection from {from} was refused: {why} (and {unsaid} more since the last line)")]
     Refused { from: IpAddr, why: Box<ChannelError>, unsaid: u64 },
     #[error(
-        "no connection can be taken: {why} (and {unsaid} times more since the last line); give the daemon more descriptors, or the host more memory"
+        "no connection can be taken: {why} (and {} more since the last line); give the daemon more descriptors, or the host more memory",
+        counted(*unsaid, "time")
     )]
     NotTaken { why: Box<ChannelError>, unsaid: u64 },
 }

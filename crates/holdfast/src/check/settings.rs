@@ -198,12 +198,13 @@ fn conntrack() -> Finding {
     if count.is_empty() || count == "0" {
         return Finding::ok("conntrack", "tracks nothing here");
     }
+    let all = if count == "1" { "1 connection".to_owned() } else { format!("{count} connections") };
     if read("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal") == "1" {
-        return Finding::ok("conntrack", format!("tracks {count} connections, liberally"));
+        return Finding::ok("conntrack", format!("tracks {all}, liberally"));
     }
     Finding::warn(
         "conntrack",
-        format!("tracks {count} connections and may call a promoted connection's packets invalid"),
+        format!("tracks {all} and may call a promoted connection's packets invalid"),
         "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1, or a notrack rule for the service addresses",
     )
 }

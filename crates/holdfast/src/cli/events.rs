@@ -8,7 +8,7 @@ use super::{Failure, print, when};
 use crate::admin::{Event, Request};
 use crate::config::GroupFile;
 use crate::remembered::{self, Remembered};
-use crate::status::{PastTakeover, exit};
+use crate::status::{PastTakeover, counted, exit};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Write as _};
@@ -74,8 +74,11 @@ pub(super) fn known(
         None => remembered::Found::default(),
     };
     if found.unread > 0 {
-        let _nobody_reads =
-            writeln!(io::stderr(), "holdfast: {} lines of the kept events are none", found.unread);
+        let lines = match found.unread {
+            1 => "1 line of the kept events is none".to_owned(),
+            n => format!("{n} lines of the kept events are none"),
+        };
+        let _nobody_reads = writeln!(io::stderr(), "holdfast: {lines}");
     }
     let told = match ask(&Daemon::of(file, role), Request::Events { since: 0 }) {
         Ok(answer) => follower.take(answer)?,
@@ -207,10 +210,10 @@ fn told(past: &PastTakeover) -> String {
         takeover.phases_us.named().iter().map(|(name, us)| format!("{name} {}", ms(*us))).collect();
     let lost = lost.map_or_else(|| "?".to_owned(), |lost| lost.to_string());
     printable(&format!(
-        "{}  {kind}  {from} -> {to}  epoch {epoch}  {} ms  {} connections, {lost} lost  {}\n    ms: {}\n",
+        "{}  {kind}  {from} -> {to}  epoch {epoch}  {} ms  {}, {lost} lost  {}\n    ms: {}\n",
         takeover.at,
         ms(takeover.total_us),
-        takeover.connections,
+        counted(takeover.connections, "connection"),
         takeover.cause,
         parts.join("   ")
     ))

@@ -3,6 +3,7 @@
 
 pub(super) mod format;
 
+use crate::status::counted;
 use holdfast_linux::epoll::Signals;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -75,7 +76,9 @@ fn write(mut to: impl Write, waiting: &Receiver<Item>, lost: &AtomicU64) {
                 let _ = to.write_all(&line);
                 let lost = lost.swap(0, Ordering::Relaxed);
                 if lost > 0 {
-                    let _ = writeln!(to, "{lost} lines were lost: nobody read the log in time");
+                    let were = if lost == 1 { "was" } else { "were" };
+                    let lines = counted(lost, "line");
+                    let _ = writeln!(to, "{lines} {were} lost: nobody read the log in time");
                 }
             }
             Item::Flush(done) => {

@@ -20,6 +20,7 @@ use super::replicated::{Mac, mac_of};
 use super::told::{Hooks, KeptEvents, RawHooks, check_events, check_hooks};
 use super::watching::{Listen, RawListen, Watching, check_listens, check_watchers};
 use crate::key::PublicKey;
+use crate::status::counted;
 use edges::{RawClients, RawEdges, check_clients, check_edges};
 use holdfast_member::spread::Service;
 use serde::{Deserialize, Serialize, Serializer};
@@ -395,7 +396,7 @@ fn check_hosts(
 ) -> Vec<SpreadHost> {
     if raw.is_empty() || raw.len() > HOSTS_MAX {
         let at = raw.get(HOSTS_MAX).or(raw.first()).map_or(0..0, Spanned::span);
-        let message = format!("the group has {} host servers", raw.len());
+        let message = format!("the group has {}", counted(raw.len() as u64, "host server"));
         findings.add(at, message, format!("1 to {HOSTS_MAX} [[host]] sections"));
     }
     let mut hosts: Vec<SpreadHost> = Vec::new();

@@ -14,6 +14,7 @@ use super::recover::{
 use super::told::{Hooks, KeptEvents, RawHooks, check_events, check_hooks};
 use super::watching::{Listen, RawListen, Watching, check_listens, check_watchers};
 use crate::key::PublicKey;
+use crate::status::counted;
 use holdfast_edge::strings::{Mode, STRINGS_MAX, StringsConfig};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -391,7 +392,7 @@ fn check_sides(
 fn check_strings(findings: &mut Findings, raw: Vec<Spanned<RawString>>) -> Vec<TransitString> {
     if raw.len() < 2 || raw.len() > STRINGS_MAX {
         let at = raw.get(STRINGS_MAX).or(raw.first()).map_or(0..0, Spanned::span);
-        let message = format!("the group has {} strings", raw.len());
+        let message = format!("the group has {}", counted(raw.len() as u64, "string"));
         findings.add(at, message, format!("2 to {STRINGS_MAX} [[string]] sections"));
     }
     // What is no address has been told.

@@ -95,8 +95,9 @@ impl Stands {
             }
             Self::Hangs(queued) => (
                 format!(
-                    "the server does nothing: {queued} of its clients wait to be accepted, and \
+                    "the server does nothing: {queued} of its clients {} to be accepted, and \
                      nothing has moved for {} s",
+                    if queued == 1 { "waits" } else { "wait" },
                     HANGS_FOR.as_secs()
                 ),
                 format!(

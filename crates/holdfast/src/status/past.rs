@@ -1,6 +1,6 @@
 //! Takeovers as events remember them, and what is known of the group's other daemons.
 
-use super::{Role, State, Takeover, human_us};
+use super::{Role, State, Takeover, counted, human_us};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl fmt::Display for PastTakeover {
         let Self { kind, from, to, lost, takeover, .. } = self;
         let Takeover { cause, total_us, connections, .. } = takeover;
         write!(f, "{kind} from {from} to {to} in {}: {cause}; ", human_us(*total_us))?;
-        write!(f, "{connections} connections carried over")?;
+        write!(f, "{} carried over", counted(*connections, "connection"))?;
         lost.map_or(Ok(()), |lost| write!(f, ", {lost} lost"))
     }
 }

@@ -1,6 +1,7 @@
 //! What a trial has shown, in words and as a verdict.
 
 use super::Verdict;
+use crate::status::counted;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -76,9 +77,10 @@ impl Trial {
             true => "it never listened to TCP".to_owned(),
             false => format!("it listened at {}", ports.join(", ")),
         };
-        let mut parts = vec![format!("as `{}` {listened}, and logged {records} calls", self.user)];
+        let calls = counted(records, "call");
+        let mut parts = vec![format!("as `{}` {listened}, and logged {calls}", self.user)];
         if self.forks > 0 {
-            parts.push(format!("it forked {} times", self.forks));
+            parts.push(format!("it forked {}", counted(self.forks.into(), "time")));
         }
         parts.extend(self.client.iter().map(|how| format!("the client ended {how}")));
         match (&self.primary, &self.replica) {

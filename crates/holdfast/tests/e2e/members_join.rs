@@ -162,7 +162,7 @@ fn connections_that_a_takeover_would_end_are_counted() {
         let status = || group.status(Role::Primary).unwrap_or_default();
         world::wait_until("some to be counted", || status()["at_risk"].as_u64() > Some(0));
         let said = status();
-        let reason = format!("a takeover would end {} connections", said["at_risk"]);
+        let reason = format!("a takeover would end {} connection", said["at_risk"]);
         assert!(said["reason"].as_str().is_some_and(|it| it.starts_with(&reason)), "{said}");
         for client in &mut patient {
             assert_eq!(client.bytes(SIZE).len(), SIZE);

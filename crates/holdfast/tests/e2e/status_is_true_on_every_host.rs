@@ -119,7 +119,7 @@ fn a_lone_server_that_hangs_is_named() {
         assert_eq!(redis.ask(&[b"CONFIG", b"SET", b"lua-time-limit", b"0"]), "+OK");
         redis.send(&[b"EVAL", b"while true do end", b"0"]);
         let _waits = connected(testbed, world::WAIT_LIMIT);
-        let hangs = "the server does nothing: 1 of its clients wait to be accepted";
+        let hangs = "the server does nothing: 1 of its clients waits to be accepted";
         expect(group, &hosts.map(|role| (role, "waiting", hangs)));
         assert!(remedy(group, Role::Edge).contains("ends its connections with it"));
         let told = group.details(Role::Primary, "state");

@@ -3,6 +3,7 @@
 //! kernel's: a takeover would go by them.
 
 use super::{Book, Conn, PrimaryHost, PrimaryMachine};
+use crate::words::counted;
 use holdfast_wire::gate::SlotView;
 use holdfast_wire::message::{Adopted, ConnId, ConnKey, STREAM_BYTES_MAX};
 use holdfast_wire::seq::SeqNo;
@@ -27,7 +28,7 @@ pub(super) fn impossible(book: &Book, key: Option<&ConnKey>) -> Option<String> {
     let Book { accept, in_bytes, out_bytes, .. } = *book;
     (in_bytes.max(out_bytes) > STREAM_BYTES_MAX).then(|| {
         let name = key.map_or_else(|| format!("number {accept}"), ToString::to_string);
-        refusal(&name, &format!("{in_bytes} bytes read, {out_bytes} written"))
+        refusal(&name, &format!("{} read, {out_bytes} written", counted(in_bytes, "byte")))
     })
 }
 

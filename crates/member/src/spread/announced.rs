@@ -4,8 +4,15 @@
 
 use super::service::address_of;
 use super::{Said, Service, Setup};
+use crate::words::counted;
 use holdfast_wire::message::Offer;
 use std::net::IpAddr;
+
+/// What an edge knows when it begins.
+pub(super) fn found(services: usize, hosts: usize) -> String {
+    let services = counted(services as u64, "service");
+    format!("{services} and {} found", counted(hosts as u64, "host server"))
+}
 
 /// Checks that the host server is in the file, and is what the file says. Its
 /// weight may be less than its share, never more.

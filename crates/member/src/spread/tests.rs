@@ -238,7 +238,7 @@ fn a_silent_host_server_is_out_after_three_heartbeats_and_in_again_with_the_next
         "declare: a",
         "switch: 10.9.0.100:80 -> b",
         "switch: 10.9.0.100:443 -> nobody",
-        "resend: 1 flows",
+        "resend: 1 flow",
     ];
     assert_eq!(bed.noted(), expected);
     assert_eq!((bed.book.hosts[&0], bed.book.hosts[&1]), (State::Dead, State::Up));
@@ -267,7 +267,7 @@ fn one_that_was_only_late_keeps_its_flows_and_gets_its_syns_again() {
     bed.run(150);
     bed.alive.push(0);
     bed.run(200);
-    assert_eq!(bed.noted(), ["suspect: a", "resend: 1 flows"]);
+    assert_eq!(bed.noted(), ["suspect: a", "resend: 1 flow"]);
     assert_eq!((bed.book.resent.clone(), bed.book.caching), (vec![vec![0]], false));
 }
 

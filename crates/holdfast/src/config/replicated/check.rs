@@ -18,6 +18,7 @@ use super::front::{self, Front, RawEdge, RawFront, RawSegment};
 use super::state_dirs::{self, Kept};
 use super::{ALONE_AFTER_S, CONNECTIONS_MAX, REJOIN_MAX, RING_BYTES, SERVICES_MAX};
 use super::{ChannelWay, Group, Mac, Member, Port, Replicated, Run, Server};
+use crate::status::counted;
 use holdfast_member::timing::HEARTBEAT_MS_DEFAULT;
 use holdfast_wire::buffering::Buffering;
 use serde::Deserialize;
@@ -329,7 +330,7 @@ fn check_members(
         let at = raw.get(2).or(raw.first()).map_or(0..0, Spanned::span);
         findings.add(
             at,
-            format!("the group has {} member{}", raw.len(), if raw.len() == 1 { "" } else { "s" }),
+            format!("the group has {}", counted(raw.len() as u64, "member")),
             "exactly two [[member]] sections: one backup per group for now",
         );
     }

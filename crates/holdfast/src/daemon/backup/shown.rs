@@ -6,7 +6,7 @@ use crate::daemon::direct::Listening;
 use crate::daemon::member::{REJOINS, RESTART_BOTH, count};
 use crate::daemon::said::{STOPPED, Said, kind_of};
 use crate::leavings::Own;
-use crate::status::{Lag, PastTakeover, Phases, Role, State, Takeover, rfc3339};
+use crate::status::{Lag, PastTakeover, Phases, Role, State, Takeover, counted, rfc3339};
 use holdfast_cluster::Nanos;
 use holdfast_linux::process::Ending;
 use holdfast_linux::shm::SharedMemory;
@@ -73,8 +73,8 @@ impl BackupDaemon<'_, '_> {
             MemberEvent::Built { took } => self.tell_built(took),
             MemberEvent::GaveUpForGood => {
                 let Said { role, state, reason, .. } = self.node.own().clone();
-                let times = self.node.member.rejoin_max;
-                let reason = format!("{reason} (given up more than {times} times in a row)");
+                let times = counted(self.node.member.rejoin_max.into(), "time");
+                let reason = format!("{reason} (given up more than {times} in a row)");
                 self.node.set_state(role, state, &reason, RESTART_BOTH);
             }
             MemberEvent::Replaced { newer } => self.node.set_replaced(newer),
@@ -280,6 +280,7 @@ impl BackupDaemon<'_, '_> {
         }
         let lost = match self.restorer.errors.len() {
             0 => String::new(),
+            1 => "; 1 connection is lost, which `holdfast events` names".to_owned(),
             n => format!("; {n} connections are lost, which `holdfast events` names"),
         };
         let reason = match fell {

@@ -6,6 +6,7 @@ use crate::admin::Events;
 use crate::daemon::clock::Clock;
 use crate::daemon::recover::{Exit, Recoverer, Way};
 use crate::poll::Poll;
+use crate::status::counted;
 use holdfast_cluster::Nanos;
 use holdfast_cluster::state::EdgeState;
 use holdfast_linux::bpf::Edge;
@@ -92,7 +93,7 @@ impl EdgeHost for Wire {
         let now = Instant::now();
         let flows = self.recoverer.restored(now, &[Way { way: 0, sound: now, exit }]);
         if flows > 0 {
-            self.events.add("resend", format!("{flows} flows to {name}"));
+            self.events.add("resend", format!("{} to {name}", counted(flows as u64, "flow")));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::daemon::services::Watched;
 use crate::daemon::standstill::Heir;
 use crate::daemon::survivor::Alone;
 use crate::leavings::Own;
-use crate::status::{Lag, Role, State};
+use crate::status::{Lag, Role, State, counted};
 use holdfast_linux::spawn::Server;
 use holdfast_member::host::{MemberEvent, Successor};
 use holdfast_member::primary::Report;
@@ -190,9 +190,10 @@ impl PrimaryDaemon<'_, '_> {
             }
             (None, None) if report.at_risk > 0 => {
                 let reason = format!(
-                    "a takeover would end {} connections, until their clients have taken what \
-                     they were sent before {} joined",
-                    report.at_risk, self.node.other.name
+                    "a takeover would end {}, until all clients have taken what they were sent \
+                     before {} joined",
+                    counted(report.at_risk as u64, "connection"),
+                    self.node.other.name
                 );
                 self.node.set_state(Role::Primary, State::Protected, &reason, "");
             }

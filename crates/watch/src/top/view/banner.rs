@@ -5,7 +5,7 @@ use super::super::app::Watched;
 use super::super::theme::Theme;
 use super::super::words::clock;
 use super::under;
-use holdfast::status::{State, Status, rfc3339};
+use holdfast::status::{State, Status, counted, rfc3339};
 use ratatui::text::{Line, Span};
 
 /// Lines that a reason, or a remedy, may take.
@@ -73,7 +73,7 @@ fn meaning(status: &Status) -> &'static str {
 fn notes(status: &Status) -> String {
     let mut notes = Vec::new();
     if status.at_risk > 0 {
-        notes.push(format!("a takeover now would end {} connections", status.at_risk));
+        notes.push(format!("a takeover now would end {}", counted(status.at_risk, "connection")));
     }
     if status.arbiter.contains(':') {
         notes.push(status.arbiter.clone());

@@ -4,7 +4,7 @@ use super::super::app::Watched;
 use super::super::theme::Theme;
 use super::super::words::{clock, day, fill, short, width};
 use super::Section;
-use holdfast::status::{Phases, Takeover, human_us};
+use holdfast::status::{Phases, Takeover, counted, human_us};
 use ratatui::text::{Line, Span};
 
 /// What a bar is made of; two that touch differ without colours, too.
@@ -48,11 +48,8 @@ fn title(takeover: &Takeover) -> String {
     let pause = end(&parts(&takeover.phases_us));
     let Takeover { cause, connections, at, .. } = takeover;
     let (day, clock) = (day(at), clock(at));
-    let plural = if *connections == 1 { "" } else { "s" };
-    format!(
-        "last takeover {day} {clock}, {}: {cause} ({connections} connection{plural})",
-        human_us(pause)
-    )
+    let connections = counted(*connections, "connection");
+    format!("last takeover {day} {clock}, {}: {cause} ({connections})", human_us(pause))
 }
 
 /// One bar, and the times below it.
