@@ -2,6 +2,7 @@
 //! the hooks.
 
 mod level;
+mod progress;
 
 pub use level::{LEVELS, Level};
 
@@ -71,8 +72,9 @@ pub struct Events {
     tell: Sender<Report>,
     /// When the daemon's state is to be noted again.
     note_at: Instant,
-    /// Role, state and reason that were last noted.
+    /// Role, state and reason that were last noted, and when.
     seen: (Role, State, String),
+    seen_at: Instant,
     kept: VecDeque<Event>,
     count: u64,
     /// How often each kind, of which there are few, was written.
@@ -121,6 +123,7 @@ impl Default for Events {
             tell,
             note_at: Instant::now(),
             seen: (Role::None, State::Waiting, String::new()),
+            seen_at: Instant::now(),
             kept,
             count: 0,
             kinds,
@@ -169,12 +172,22 @@ impl Events {
         is_due
     }
 
-    /// Notes the daemon's state, if it has changed, and calls the hooks.
+    /// Notes the daemon's state, if it has changed by more than a little progress, and calls the
+    /// hooks.
     pub fn note_status(&mut self, status: &Status) {
+        self.note_status_at(Instant::now(), status);
+    }
+
+    fn note_status_at(&mut self, now: Instant, status: &Status) {
         let (role, state) = (status.role, status.state);
-        if (role, state) == (self.seen.0, self.seen.1) && status.reason == self.seen.2 {
+        let (_, _, before) = &self.seen;
+        if (role, state) == (self.seen.0, self.seen.1)
+            && (status.reason == *before
+                || progress::is_small(before, &status.reason, now.duration_since(self.seen_at)))
+        {
             return;
         }
+        self.seen_at = now;
         let (old_role, old, _) =
             std::mem::replace(&mut self.seen, (role, state, status.reason.clone()));
         let colon = if status.reason.is_empty() { "" } else { ": " };
@@ -279,6 +292,27 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A join that takes a minute, one of a second, and one that begins anew.
+    #[test]
+    fn a_join_is_some_lines_and_not_one_for_each_hundredth() {
+        for (all_ms, lines) in [(60_000_u64, 10), (1000, 1)] {
+            let (begun, mut events) = (Instant::now(), Events::default());
+            let mut status = Status::new("g", "a");
+            status.state = State::Unprotected;
+            for percent in 0..100 {
+                let now = begun + Duration::from_millis(all_ms * percent / 100);
+                status.reason = format!("b joins: {percent} % of the server is there");
+                events.note_status_at(now, &status);
+            }
+            assert_eq!(details(&events, "state").len(), lines, "{all_ms} ms");
+            (status.state, status.reason) = (State::Protected, String::new());
+            events.note_status_at(begun + Duration::from_millis(all_ms), &status);
+            let said = details(&events, "state");
+            assert_eq!((said.len(), said[lines].as_str()), (lines + 1, "no role, protected"));
+            assert!(said[0].contains(" 0 % of the server"), "{said:?}");
+        }
+    }
 
     fn details(events: &Events, what: &str) -> Vec<String> {
         let of = |event: &&Event| event.what == what;
