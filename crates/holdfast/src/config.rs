@@ -23,7 +23,7 @@ mod told;
 pub mod transit;
 mod watching;
 
-pub use checks::{HEARTBEAT_MS, INTERFACES_MAX};
+pub use checks::{HEARTBEAT_MS, INTERFACES_MAX, LEASED_MS_MAX};
 pub use error::{ConfigError, ConfigErrors};
 pub use file::{FILE_BYTES_MAX, FOLDER, GroupFile, files_in};
 pub use group::{Checked, Common, Settings};

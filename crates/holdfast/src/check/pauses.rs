@@ -2,7 +2,7 @@
 //! something in the kernel keeps it. A lease, and the patience for heartbeats, must be longer than that.
 
 use super::Finding;
-use crate::config::GroupFile;
+use crate::config::{GroupFile, HEARTBEAT_MS, LEASED_MS_MAX};
 use crate::daemon::{LEASE_MIN, PRIORITY};
 use holdfast_linux::affinity::{self, CpuSet};
 use holdfast_linux::priority;
@@ -58,7 +58,28 @@ pub fn measure(
         all.processors += found.processors;
         all.realtime &= found.realtime;
     }
-    judge(all, time, file.map(|file| file.heartbeat()))
+    judge(all, time, file.map(Pace::of).unwrap_or_default())
+}
+
+/// What the file says of heartbeats, and may say.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    own: Option<Duration>,
+    max_ms: u64,
+}
+
+impl Pace {
+    fn of(file: &GroupFile) -> Self {
+        let is_leased = matches!(file, GroupFile::Replicated(config) if config.segment.is_some());
+        let max_ms = if is_leased { LEASED_MS_MAX } else { *HEARTBEAT_MS.end() };
+        Self { own: Some(file.heartbeat()), max_ms }
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { own: None, max_ms: *HEARTBEAT_MS.end() }
+    }
 }
 
 fn watch(cpu: usize, until: Instant) -> Pauses {
@@ -88,7 +109,7 @@ fn bears(heartbeat: Duration, pause: Duration) -> bool {
     pause + heartbeat + MARGIN <= lease(heartbeat)
 }
 
-fn judge(found: Pauses, time: Duration, heartbeat: Option<Duration>) -> Finding {
+fn judge(found: Pauses, time: Duration, Pace { own, max_ms }: Pace) -> Finding {
     let Pauses { worst, count, processors, realtime } = found;
     if processors == 0 {
         return Finding::warn(NAME, "no processor could be watched", "look at `taskset -p $$`");
@@ -104,22 +125,27 @@ fn judge(found: Pauses, time: Duration, heartbeat: Option<Duration>) -> Finding 
         let _ = write!(text, ", without real-time priority, which daemons have");
     }
     let wanted = worst * RESERVE_PERCENT / 100;
-    let all = HEARTBEATS_MS.map(Duration::from_millis);
+    let all = HEARTBEATS_MS.into_iter().filter(|ms| *ms <= max_ms).map(Duration::from_millis);
     let Some(choice) = all.into_iter().find(|it| bears(*it, wanted)) else {
-        return Finding::warn(
-            NAME,
-            text,
-            "no heartbeat_ms bears that: give the host processors of its own",
+        let remedy = format!(
+            "no heartbeat_ms bears that, for {max_ms} is the largest here: give the host processors \
+             of its own"
         );
+        return Finding::warn(NAME, text, remedy);
     };
     let advice = |it: Duration| {
         format!("heartbeat_ms = {}, a lease of {:.0} ms", it.as_millis(), ms(lease(it)))
     };
-    match heartbeat {
+    match own {
         Some(own) if !bears(own, worst) => {
             let _ =
                 write!(text, ": the file's lease of {:.0} ms would have run out", ms(lease(own)));
-            Finding::warn(NAME, text, format!("write {}", advice(choice)))
+            let remedy = format!(
+                "write {}, the same on every host: it is the smallest of those that are tried here \
+                 which bears {RESERVE_PERCENT} % of the longest pause; {max_ms} is the largest",
+                advice(choice)
+            );
+            Finding::warn(NAME, text, remedy)
         }
         Some(own) => {
             let _ = write!(text, ": it bears the file's lease of {:.0} ms", ms(lease(own)));
@@ -140,9 +166,13 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn of(worst_ms: u64, heartbeat_ms: Option<u64>) -> Finding {
+        let own = heartbeat_ms.map(Duration::from_millis);
+        by(worst_ms, Pace { own, ..Pace::default() })
+    }
+
+    fn by(worst_ms: u64, pace: Pace) -> Finding {
         let worst = Duration::from_millis(worst_ms);
-        let found = Pauses { worst, count: 3, processors: 2, realtime: true };
-        judge(found, MINUTE, heartbeat_ms.map(Duration::from_millis))
+        judge(Pauses { worst, count: 3, processors: 2, realtime: true }, MINUTE, pace)
     }
 
     #[test]
@@ -167,7 +197,25 @@ mod tests {
         let short = of(39, Some(20));
         assert_eq!(short.verdict, Verdict::Warn);
         assert!(short.found.ends_with("the file's lease of 60 ms would have run out"));
-        assert_eq!(short.remedy, "write heartbeat_ms = 40, a lease of 120 ms");
+        let begin = "write heartbeat_ms = 40, a lease of 120 ms, the same on every host: it is the \
+                     smallest";
+        assert!(short.remedy.starts_with(begin), "{short:?}");
+        assert!(short.remedy.ends_with("150 % of the longest pause; 1000 is the largest"));
+    }
+
+    /// What this advises is what the file may say.
+    #[test]
+    fn nothing_is_advised_that_the_file_may_not_say() {
+        let (path, text) = (
+            std::path::Path::new("/x.toml"),
+            include_str!("../../../../docs/example-segment.toml"),
+        );
+        let pace = Pace::of(&GroupFile::parse(path, text).expect("an example"));
+        assert_eq!((pace.own, pace.max_ms), (Some(Duration::from_millis(18)), LEASED_MS_MAX));
+        assert!(by(100, pace).remedy.starts_with("write heartbeat_ms = 100, "));
+        let hopeless = by(200, pace);
+        assert_eq!(hopeless.verdict, Verdict::Warn);
+        assert!(hopeless.remedy.contains("100 is the largest here"), "{hopeless:?}");
     }
 
     #[test]

@@ -11,6 +11,16 @@ use toml::Spanned;
 pub const INTERFACES_MAX: usize = 8;
 /// Bounds of `heartbeat_ms`.
 pub const HEARTBEAT_MS: RangeInclusive<u64> = 5..=1000;
+/// Its largest value in a pair without an edge.
+pub const LEASED_MS_MAX: u64 = 100;
+/// Why it may not be smaller.
+const TOO_SHORT: &str = "three missing ones declare a host dead, and every host stands still for \
+    some milliseconds now and then; `holdfast check --pauses 60` says what this one bears";
+/// Why it may not be larger; and in a pair without an edge.
+const TOO_LONG: &str =
+    "three must be missing before a dead host is replaced, and clients wait so long";
+const TOO_LONG_LEASED: &str = "without an edge the right to speak lasts three of them, and who takes \
+    over waits until it has run out";
 
 /// Longest interface name that Linux accepts, in characters (IFNAMSIZ - 1).
 const INTERFACE_CHARS_MAX: usize = 15;
@@ -40,14 +50,36 @@ pub(super) fn check_key_file(
     folder.join(written.into_inner())
 }
 
-/// Checks `heartbeat_ms`, for which every kind of group has a default of its
-/// own.
+/// What a heartbeat may be in a kind of group.
+pub(super) struct Pace {
+    pub default: u64,
+    /// Whether a right to speak lasts as long as some heartbeats, as in a pair without an edge.
+    pub is_leased: bool,
+}
+
+/// Checks `heartbeat_ms`.
 pub(super) fn check_heartbeat(
     findings: &mut Findings,
     written: Option<Spanned<u64>>,
-    default: u64,
+    Pace { default, is_leased }: Pace,
 ) -> u64 {
-    number(findings, "heartbeat_ms", written, default, HEARTBEAT_MS, "milliseconds")
+    let Some(written) = written else { return default };
+    let (value, min) = (*written.get_ref(), *HEARTBEAT_MS.start());
+    let (max, of, too_long) = match is_leased {
+        true => (LEASED_MS_MAX, " for a pair without an edge", TOO_LONG_LEASED),
+        false => (*HEARTBEAT_MS.end(), "", TOO_LONG),
+    };
+    let (wanted, why) = match value {
+        _ if value < min => (format!("heartbeat_ms = {min} or more"), TOO_SHORT),
+        _ if value > max => (format!("heartbeat_ms = {max} or less"), too_long),
+        _ => return value,
+    };
+    findings.add(
+        written.span(),
+        format!("heartbeat_ms = {value} is out of range{of}: {min} to {max}"),
+        format!("write {wanted}, the same on every host: {why}; the default is {default}"),
+    );
+    value
 }
 
 /// `run_dir`, relative to the file's folder.

@@ -101,11 +101,10 @@ fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<(String,
         };
         ("a list", list)
     } else if matches!(wanted, "u8" | "u16" | "u32" | "u64" | "usize") {
-        let number = Some(inner).filter(is_number).unwrap_or("100");
-        (
-            "a whole number that is not negative",
-            format!("write it without quotes: {key} = {number}"),
-        )
+        let written = Some(inner).filter(is_number);
+        let number = written.unwrap_or(if key == "heartbeat_ms" { "20" } else { "100" });
+        let how = if written.is_some() { "it without quotes" } else { "a whole number" };
+        ("a whole number that is not negative", format!("write {how}: {key} = {number}"))
     } else if wanted.contains("boolean") {
         ("true or false", format!("write it without quotes: {key} = true, or {key} = false"))
     } else if wanted.contains("struct") || wanted.contains("map") {

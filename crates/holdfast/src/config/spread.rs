@@ -7,8 +7,8 @@ mod tests;
 pub use edges::{Clients, EDGES_MAX, SpreadEdge};
 
 use super::checks::{
-    check_heartbeat, check_interface, check_key_file, check_kind, check_name, check_routed_ip,
-    number, run_dir,
+    Pace, check_heartbeat, check_interface, check_key_file, check_kind, check_name,
+    check_routed_ip, number, run_dir,
 };
 use super::error::{ConfigErrors, Findings};
 use super::explain::suggestion;
@@ -371,7 +371,8 @@ fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> SpreadG
         let remedy = format!("name the 1 to {ADDRESSES_MAX} addresses that clients use");
         findings.add(raw.addresses.span(), message, remedy);
     }
-    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
+    let pace = Pace { default: HEARTBEAT_MS_DEFAULT, is_leased: false };
+    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, pace);
     let flows_max =
         number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "connections");
     let name = raw.name.into_inner();

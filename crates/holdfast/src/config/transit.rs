@@ -1,8 +1,8 @@
 //! The file of a transit group: strings of middleboxes between a pair of edges.
 
 use super::checks::{
-    check_address, check_heartbeat, check_interface, check_interfaces, check_ip, check_key_file,
-    check_kind, check_name, number, run_dir, unspecified,
+    Pace, check_address, check_heartbeat, check_interface, check_interfaces, check_ip,
+    check_key_file, check_kind, check_name, number, run_dir, unspecified,
 };
 use super::error::{ConfigErrors, Findings};
 use super::group::{self, Checked, Common, Settings};
@@ -341,7 +341,8 @@ fn check(findings: &mut Findings, raw: RawTransit) -> Transit {
 fn check_group(findings: &mut Findings, raw: RawGroup, folder: &Path) -> TransitGroup {
     check_kind(findings, raw.kind.as_ref(), Kind::Transit);
     check_name(findings, &raw.name);
-    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
+    let pace = Pace { default: HEARTBEAT_MS_DEFAULT, is_leased: false };
+    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, pace);
     let flows_max =
         number(findings, "flows_max", raw.flows_max, FLOWS_MAX_DEFAULT, FLOWS_MAX, "flows");
     let name = raw.name.into_inner();
@@ -527,7 +528,7 @@ mod tests {
             assert!(errors.contains(message), "{errors}");
         }
         let one = EXAMPLE.rsplit_once("[[string]]").unwrap().0;
-        assert!(parse(one).unwrap_err().to_string().contains("the group has 1 strings"));
+        assert!(parse(one).unwrap_err().to_string().contains("the group has 1 string"));
     }
 
     #[test]

@@ -199,8 +199,9 @@ fn setup((config, arbiter): (&Config, &Arbiter), me: &Member, kept: Kept) -> Res
     let period = config.heartbeat();
     let lease = LEASE_MIN.max(period * 3);
     let nanos = |of: Duration| Nanos(of.as_nanos() as u64);
-    let timing = Timing::new(nanos(period), nanos(lease), Nanos(0))
-        .context("group.heartbeat_ms does not fit a lease; remedy: write 5 to 100")?;
+    let timing = Timing::new(nanos(period), nanos(lease), Nanos(0)).context(
+        "group.heartbeat_ms does not fit a lease; remedy: write heartbeat_ms = 5 to 100",
+    )?;
     let side = config.members.iter().position(|it| it.name == me.name).unwrap_or(0) as u8;
     let life = getrandom::u64().map_err(std::io::Error::other)? | 1;
     Ok(Setup {

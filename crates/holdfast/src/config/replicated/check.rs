@@ -2,7 +2,7 @@
 //! meaning.
 
 use super::super::checks::{
-    check_address, check_heartbeat, check_interface, check_key_file, check_kind, check_name,
+    Pace, check_address, check_heartbeat, check_interface, check_key_file, check_kind, check_name,
     number, run_dir, unspecified,
 };
 use super::super::error::Findings;
@@ -29,8 +29,6 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 const CONNECTIONS_MAX_DEFAULT: u64 = 32_768;
-/// Longest heartbeat of a pair without an edge, in ms.
-const LEASED_MS_MAX: u64 = 100;
 /// Variables that the server gets from Holdfast.
 const OURS: [&str; 2] = ["LD_PRELOAD", "HOLDFAST_SHIM"];
 /// Highest port of a member whose channel is coded.
@@ -225,15 +223,8 @@ fn check_group(
             format!("a group protects 1 to {SERVICES_MAX}; run one group per server"),
         );
     }
-    let heartbeat_at = raw.heartbeat_ms.as_ref().map(Spanned::span);
-    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, HEARTBEAT_MS_DEFAULT);
-    if let Some(at) = heartbeat_at.filter(|_| has_segment && heartbeat_ms > LEASED_MS_MAX) {
-        findings.add(
-            at,
-            format!("heartbeat_ms = {heartbeat_ms} is too long for a pair without an edge"),
-            format!("at most {LEASED_MS_MAX}: the right to speak lasts three of them"),
-        );
-    }
+    let pace = Pace { default: HEARTBEAT_MS_DEFAULT, is_leased: has_segment };
+    let heartbeat_ms = check_heartbeat(findings, raw.heartbeat_ms, pace);
     let connections_max = number(
         findings,
         "connections_max",

@@ -257,7 +257,11 @@ mod tests {
             ("# mode = \"flood\"", "mode = \"edge\"", "one of: flood, chain, clone"),
             ("10.9.0.9:7702", "10.9.0.3:7702", "10.9.0.3 is the address of b, too"),
             ("10.9.0.100:6379", "10.9.0.9:6379", "10.9.0.9 is the address of the witness"),
-            ("# heartbeat_ms = 18 ", "heartbeat_ms = 101 ", "too long for a pair without an edge"),
+            (
+                "# heartbeat_ms = 18 ",
+                "heartbeat_ms = 101 ",
+                "101 is out of range for a pair without an edge: 5 to 100",
+            ),
             (
                 "interface = \"b0\"",
                 "interface = \"b0\"\nedge_port = \"eb\"",

@@ -144,6 +144,30 @@ fn a_missing_key_comes_with_an_example() {
     assert_eq!(remedy, "add, for example: listen = \"10.9.0.1:7700\"");
 }
 
+/// Who is refused is told what to write, and why not less, or more.
+#[test]
+fn a_heartbeat_that_is_refused_has_its_bounds_and_their_reason() {
+    let cases = [
+        ("1", "write heartbeat_ms = 5 or more, ", "every host stands still"),
+        ("1001", "write heartbeat_ms = 1000 or less, ", "clients wait so long"),
+        ("-18", "write a whole number: heartbeat_ms = 20", ""),
+        ("\"18\"", "write it without quotes: heartbeat_ms = 18", ""),
+    ];
+    for (value, wanted, why) in cases {
+        let (_, remedy, _) = mistake("[edge]", &format!("heartbeat_ms = {value}\n[edge]"));
+        assert!(remedy.contains(wanted) && remedy.contains(why), "{value}: {remedy}");
+    }
+    let segment = include_str!("../../../../../docs/example-segment.toml");
+    for value in ["101", "1001"] {
+        let line = format!("heartbeat_ms = {value} ");
+        let text = segment.replacen("# heartbeat_ms = 18 ", &line, 1);
+        let shown = Config::parse(Path::new("/x.toml"), &text).unwrap_err().to_string();
+        let wanted = "write heartbeat_ms = 100 or less, the same on every host: without an edge";
+        assert!(shown.contains(wanted), "{shown}");
+        assert_eq!(shown.matches("heartbeat_ms = ").count(), 2, "one word on it: {shown}");
+    }
+}
+
 #[test]
 fn values_are_checked_where_they_stand() {
     let cases = [
