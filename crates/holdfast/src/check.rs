@@ -18,7 +18,7 @@ pub use pauses::measure as measure_pauses;
 pub use settings::may_administer;
 
 pub(crate) use host::to_start;
-pub(crate) use ports::{why_taken, why_taken_udp};
+pub(crate) use ports::{daemon_heard_at, why_taken, why_taken_udp};
 pub(crate) use ways::{link_trouble, no_way_back, not_forwarded};
 
 use crate::admin::watch_socket;

@@ -80,6 +80,22 @@ pub(crate) fn why_taken_udp(at: SocketAddr) -> String {
     told_of(at, ListenerSocket::open().and_then(|mut kernel| kernel.bound_udp()))
 }
 
+/// The process of a daemon, by the name of its program, that hears heartbeats there.
+pub(crate) fn daemon_heard_at(at: SocketAddr) -> Option<u32> {
+    let all = ListenerSocket::open().and_then(|mut kernel| kernel.bound_udp()).unwrap_or_default();
+    let own = program_of(std::process::id())?;
+    let holders = all.iter().filter(|it| it.serves(at.ip(), at.port()));
+    let mut holders = holders.filter_map(|it| process::holder_of_socket(it.inode));
+    holders.find(|pid| program_of(*pid).is_some_and(|name| name == own))
+}
+
+/// The name of the program that a process runs, also of one whose file an upgrade has replaced.
+fn program_of(pid: u32) -> Option<String> {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = path.file_name()?.to_str()?;
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
+}
+
 fn told_of(at: SocketAddr, all: io::Result<Vec<Listening>>) -> String {
     let all = all.unwrap_or_default();
     let Some(it) = all.iter().find(|it| it.serves(at.ip(), at.port())) else {
@@ -195,6 +211,28 @@ mod tests {
         let mut kernel = ListenerSocket::open().expect("a socket");
         let (tcp, udp) = (kernel.listening().expect("TCP"), kernel.bound_udp().expect("UDP"));
         Ports { tcp, udp, own }
+    }
+
+    #[test]
+    fn a_daemon_is_known_by_its_program() {
+        let udp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let at = udp.local_addr().expect("an address");
+        assert_eq!(daemon_heard_at(at), Some(std::process::id()));
+        assert_eq!(daemon_heard_at(SocketAddr::new("127.0.0.2".parse().unwrap(), at.port())), None);
+        drop(udp);
+        let script = "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                      s.bind(('127.0.0.1', 0))\nprint(s.getsockname()[1], flush=True)\n\
+                      sys.stdin.read()";
+        let mut python = std::process::Command::new("python3");
+        let python = python.args(["-c", script]).stdin(std::process::Stdio::piped());
+        let mut stranger = python.stdout(std::process::Stdio::piped()).spawn().expect("python3");
+        let mut port = String::new();
+        let told = stranger.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(told), &mut port).expect("a line");
+        let at = SocketAddr::from(([127, 0, 0, 1], port.trim().parse().expect("a port")));
+        assert_eq!((daemon_heard_at(at), why_taken_udp(at).is_empty()), (None, false));
+        // Its input ends when it is waited for.
+        stranger.wait().expect("its end");
     }
 
     #[test]

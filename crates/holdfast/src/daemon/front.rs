@@ -2,7 +2,7 @@
 //! stand-in for it, which asks the witness and keeps the lease.
 
 use super::dialer::{Dialer, LinkEvent};
-use super::lease::{LeaseThread, View};
+use super::lease::{self, LeaseThread, View};
 use super::said::Said;
 use super::segment::Watch;
 use crate::admin::Level;
@@ -239,8 +239,10 @@ impl Own {
     ) -> anyhow::Result<Self> {
         let arbiter = config.arbiter.as_ref().context("the group has neither edge nor arbiter")?;
         let segment = config.segment.as_ref().context("the group has neither edge nor segment")?;
+        // A daemon that is refused must not have taken another one's programs from their interface.
+        let socket = lease::listen(me)?;
         let (programs, begun) = super::speak::begin(config, segment, me)?;
-        let lease = LeaseThread::start((config, arbiter), me, key, begun, started)?;
+        let lease = LeaseThread::start((config, arbiter), me, key, (begun, socket), started)?;
         let period = Nanos(config.heartbeat().as_nanos() as u64);
         Ok(Self {
             machine: OwnEdge::new(&me.name, &config.other(me).name, period, Nanos(0)),

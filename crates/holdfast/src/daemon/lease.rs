@@ -103,8 +103,8 @@ pub struct LeaseThread {
 }
 
 impl LeaseThread {
-    /// Starts the thread; `started` is where its time begins. What an earlier life has seen of the
-    /// record counts.
+    /// Starts the thread, which hears the other member at the socket of [`listen`]; `started` is
+    /// where its time begins. What an earlier life has seen of the record counts.
     ///
     /// # Errors
     /// When a socket cannot be made.
@@ -112,7 +112,7 @@ impl LeaseThread {
         (config, arbiter): (&Config, &Arbiter),
         me: &Member,
         key: &Keyring,
-        begun: Begun,
+        (begun, socket): (Begun, UdpSocket),
         started: Instant,
     ) -> Result<Self> {
         let shared = Arc::new(Shared {
@@ -128,7 +128,7 @@ impl LeaseThread {
         let keeper = Arc::new(Keeper::start(config, arbiter, me)?);
         let setup = setup((config, arbiter), me, way::kept(arbiter, &keeper.found))?;
         let way = Way::open((config, arbiter), (me, &setup.me), key, &keeper, started)?;
-        let outlet = Outlet::open(config, me, key, (begun, started), (way, keeper))?;
+        let outlet = Outlet::open(config, (me, socket), key, (begun, started), (way, keeper))?;
         let mut thread = Thread::new(setup, outlet, Arc::clone(&shared))?;
         let thread = std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
             if realtime {
@@ -190,6 +190,18 @@ impl Drop for LeaseThread {
     }
 }
 
+/// Where the other member's lease is heard. Whoever is there already may be a daemon of this member:
+/// to be opened before anything of this host is changed.
+///
+/// # Errors
+/// When somebody is there, who is named.
+pub fn listen(me: &Member) -> Result<UdpSocket> {
+    let own = address(me);
+    UdpSocket::bind(own).with_context(|| {
+        format!("cannot listen at {own}, one port above `address`{}", why_taken_udp(own))
+    })
+}
+
 /// The value, also after a panic of its other user, which ends the daemon anyway.
 fn locked<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
@@ -238,15 +250,11 @@ struct Outlet {
 impl Outlet {
     fn open(
         config: &Config,
-        me: &Member,
+        (me, peer): (&Member, UdpSocket),
         key: &Keyring,
         (begun, started): (Begun, Instant),
         (way, keeper): (Way, Arc<Keeper>),
     ) -> Result<Self> {
-        let own = address(me);
-        let peer = UdpSocket::bind(own).with_context(|| {
-            format!("cannot listen at {own}, one port above `address`{}", why_taken_udp(own))
-        })?;
         // Then the kernel leaves what strangers send, however much. Without a way there it does not,
         // and each datagram is looked at here.
         let _no_route_yet = peer.connect(address(config.other(me)));

@@ -4,9 +4,10 @@
 
 use crate::status_is_true_on_every_host::{HOSTS, patient};
 use crate::world;
-use holdfast_lab::testbed::ours::Group;
+use holdfast_lab::testbed::ours::{Group, GroupOptions};
 use holdfast_lab::testbed::server::Program;
 use holdfast_lab::testbed::{Plan, Role, Testbed, addresses};
+use holdfast_wire::segment::Mode;
 use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -44,8 +45,8 @@ fn run(testbed: &Testbed, role: Role, words: &[&str]) -> Output {
     timeout.stdin(Stdio::null()).output().expect("it runs")
 }
 
-fn shown(testbed: &Testbed, words: &[&str]) -> String {
-    let mut command: Command = testbed.host(Role::Edge).command(words[0]);
+fn shown(testbed: &Testbed, role: Role, words: &[&str]) -> String {
+    let mut command: Command = testbed.host(role).command(words[0]);
     let done = command.args(&words[1..]).output().expect("it runs");
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
@@ -87,6 +88,51 @@ fn a_start_that_cannot_be_is_explained() {
     });
 }
 
+/// Its folder is another one, so that no lock keeps it from starting.
+#[test]
+fn a_second_daemon_of_a_member_touches_nothing() {
+    let _limit = world::limit(Duration::from_secs(120));
+    for segment in [None, Some(Mode::Flood)] {
+        let options = GroupOptions { segment, ..GroupOptions::default() };
+        world::with_redis_and(&options, |testbed, group| {
+            second_is_refused(testbed, Role::Primary, "a", "p0");
+            second_is_refused(testbed, Role::Backup, "b", "b0");
+            group.ensure_protected().expect("it was refused");
+        });
+    }
+}
+
+fn second_is_refused(testbed: &Testbed, role: Role, name: &str, interface: &str) {
+    let host = testbed.host(role);
+    let first = std::fs::read_to_string(host.outside().join("holdfast.toml")).expect("a file");
+    let own = |line: &str| match line.starts_with("run_dir = ") {
+        true => format!("run_dir = \"{}/second\"\n", host.inside().display()),
+        false => format!("{line}\n"),
+    };
+    let second: String = first.lines().map(own).collect();
+    assert_ne!(second, first);
+    std::fs::write(host.outside().join("second.toml"), second).expect("a file");
+    // Programs have numbers: others in their place would have others.
+    let found = || {
+        let filters = |way| shown(testbed, role, &["tc", "filter", "show", "dev", interface, way]);
+        [
+            filters("ingress"),
+            filters("egress"),
+            shown(testbed, role, &["grep", "bpf", "/proc/mounts"]),
+        ]
+    };
+    let before = found();
+    assert!(before.iter().any(|it| it.contains(" id ")), "{before:?}");
+    let file = host.inside().join("second.toml").display().to_string();
+    let refused = run(testbed, role, &["--config", &file, "--role", name]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("a daemon runs already at 10.9.0."), "{said}");
+    assert!(said.contains("remedy: `holdfast down --stop`"), "{said}");
+    assert_eq!(found(), before);
+    assert!(!host.outside().join("second").exists(), "it has made nothing");
+}
+
 /// Its file names the interfaces of the group that runs, and serves something else.
 fn another_group_is_told(testbed: &Testbed) {
     for (role, name) in [(Role::Edge, "edge"), (Role::Primary, "a"), (Role::Backup, "b")] {
@@ -121,8 +167,9 @@ fn leaves_no_mount(testbed: &Testbed, group: &Group<'_>, file: &str) {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains("nothere"), "{said}");
-    let mounts = shown(testbed, &["grep", "bpf", "/proc/mounts"]);
+    let mounts = shown(testbed, Role::Edge, &["grep", "bpf", "/proc/mounts"]);
     assert!(!mounts.contains("bpf-edge"), "{said}\n{mounts}");
-    let filters = shown(testbed, &["tc", "filter", "show", "dev", "ep", "ingress"]);
+    let words = ["tc", "filter", "show", "dev", "ep", "ingress"];
+    let filters = shown(testbed, Role::Edge, &words);
     assert!(filters.is_empty(), "{filters}");
 }

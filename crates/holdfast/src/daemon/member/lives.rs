@@ -2,8 +2,8 @@
 //! ends or must begin again, and leaves.
 
 use super::MemberContext;
-use crate::check::why_taken;
-use crate::config::{Config, Member, Mode, Server};
+use crate::check::{daemon_heard_at, why_taken};
+use crate::config::{Config, Member, Mode, Server, admin_socket};
 use crate::daemon::backup::Ended;
 use crate::daemon::drive::{self, drive};
 use crate::daemon::{backup, primary, survivor};
@@ -16,6 +16,7 @@ use holdfast_linux::snapshot::settle;
 use holdfast_member::host::{End, Hosted, Member as MemberState, Turn};
 use holdfast_member::standing::{Ask, Place};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 
 /// A member that does not know its role yet.
 struct Asking<'n, 'a> {
@@ -49,6 +50,7 @@ pub fn run(config: &Config, member: &Member) -> anyhow::Result<()> {
     {
         anyhow::bail!("{}; remedy: {}", lack.what, lack.remedy);
     }
+    is_the_only_one(config, member)?;
     let mut node = MemberContext::new(config, member)?;
     loop {
         // Who becomes current and cannot note its server would keep the other one waiting. One that
@@ -185,6 +187,25 @@ impl MemberContext<'_> {
         })
     }
 }
+/// Refuses to be a second daemon of this member with another `run_dir`, in which no lock says so,
+/// before it changes anything: its programs would take the place of the other's.
+fn is_the_only_one(config: &Config, me: &Member) -> anyhow::Result<()> {
+    let run_dir = &config.group.run_dir;
+    // Who answers here holds the lock, and is told of as usual.
+    if UnixStream::connect(admin_socket(run_dir, &me.name)).is_ok() {
+        return Ok(());
+    }
+    let Some(pid) = daemon_heard_at(me.address) else { return Ok(()) };
+    anyhow::bail!(
+        "a daemon runs already at {}, the address of `{}`: process {pid}, which does not answer in \
+         {}\n  remedy: `holdfast down --stop` with the file that it was started with ends it; or use \
+         that file's run_dir here",
+        me.address,
+        me.name,
+        run_dir.display()
+    )
+}
+
 
 /// Checks that this member can listen at its address, where the other one connects when this one
 /// is the primary. If a server from before this daemon runs alone here, it is not checked.
