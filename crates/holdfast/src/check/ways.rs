@@ -88,7 +88,7 @@ pub(crate) fn no_way_back(config: &Config, member: &Member) -> Option<(String, S
     // Its routes have gone with it, and come back with it or after it.
     let trouble = link_trouble(&member.interface, carries(&member.interface).ok());
     if let Some((found, remedy)) = trouble {
-        return Some((format!("answers find no way to clients: {found}"), remedy));
+        return Some((format!("{found}; answers find no way to clients"), remedy));
     }
     let family = if v6 { "IPv6" } else { "IPv4" };
     let found = format!("answers find no way to clients: there is no {family} route to them");

@@ -14,7 +14,7 @@ use super::front::{self, Front, Own};
 use super::intact::Trouble;
 use super::kept::Kept;
 use super::pulse::{self, Pulse};
-use super::said::Said;
+use super::said::{LastWords, Said};
 use super::viewer::Viewer;
 use super::{Asked, heed};
 use crate::admin::{AdminSocket, Events};
@@ -104,14 +104,17 @@ pub struct MemberContext<'a> {
     pub link_index: u32,
     /// When the index is checked again.
     link_at: Instant,
+    /// Why the interface carries nothing, with the remedy.
+    link_lost: Option<(String, String)>,
+    carries_at: Instant,
     /// Whether the tap receives the signs instead, as on a backup.
     pub signs_by_tap: bool,
     /// This member's own state; the status also tells what the others say.
     own: Said,
     /// The edge's own state, as it last reported it.
     edge_says: Option<Said>,
-    /// What the edge and the other member last said, and when they were last heard.
-    last_words: [Option<(Said, Instant)>; 2],
+    /// What the edge and the other member last said.
+    last_words: [LastWords; 2],
     /// Whether clients were being served when the edge or the other member was last heard.
     serves: bool,
     /// The other member's own state, as it last reported it.
@@ -126,10 +129,11 @@ pub struct MemberContext<'a> {
     say_at: Instant,
     /// When the channel to the edge was last open.
     edge_at: Instant,
-    /// When the edge's daemon was last heard, by a heartbeat or over the channel.
+    /// When the edge's daemon, and the other member's, last gave a sign of life.
     edge_heard: Nanos,
     mend_at: Instant,
     /// Why a program or address that was removed cannot be put back.
+    other_heard: Nanos,
     torn: Option<String>,
     /// What of the file's names and addresses this host has no more, which only its own
     /// configuration can give back.
@@ -245,8 +249,10 @@ impl<'a> MemberContext<'a> {
             link_at: now,
             signs_by_tap: false,
             own: Said::default(),
+            link_lost: None,
+            carries_at: now,
             edge_says: None,
-            last_words: [None, None],
+            last_words: Default::default(),
             serves: false,
             other_says: None,
             distrust: None,
@@ -258,6 +264,7 @@ impl<'a> MemberContext<'a> {
             mend_at: now,
             torn: None,
             lacking: None,
+            other_heard: Nanos(0),
             kept: Kept::default(),
             viewer: Viewer::start(&[(config.common(), &me.name)]),
             coded,
@@ -444,10 +451,16 @@ impl<'a> MemberContext<'a> {
             self.member.watch.handle_received(at);
         }
     }
+            self.other_heard = self.other_heard.max(at);
 
     /// How late this process was, for the status.
     pub fn report_lateness(&mut self) {
         count(&mut self.status.counters, "pulse", &self.pulse.counters());
+    /// Notes that a message of the other member has come.
+    pub fn hear_other(&mut self) {
+        self.other_heard = Nanos(self.nanos());
+    }
+
         let coded = self.coded.as_ref().map(Coded::counters).unwrap_or_default();
         count(&mut self.status.counters, "channel", &coded);
         let of = [

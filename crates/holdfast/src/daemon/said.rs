@@ -79,6 +79,18 @@ impl Said {
             .is_some_and(|rest| rest.starts_with("`: "))
     }
 
+    /// The same state, with what is wrong on this host itself before the reason, which may follow
+    /// from that: `trouble` is its reason and its remedy.
+    #[must_use]
+    pub fn behind(self, (found, remedy): (&str, &str)) -> Self {
+        let may_follow = matches!(self.state, State::Unprotected | State::Waiting);
+        if !may_follow || self.reason.contains(found) {
+            return self;
+        }
+        let reason = format!("{found}; {}", self.reason);
+        Self { reason, remedy: remedy.to_owned(), ..self }
+    }
+
     /// The same state, with the reporting daemon's `name` before the reason, and before a remedy
     /// that is to be typed on its host.
     #[must_use]
@@ -132,6 +144,26 @@ impl Repetition {
     /// Makes the next report due at once, because a new peer has not heard any.
     pub fn hurry(&mut self, now: Instant) {
         self.again_at = now;
+    }
+}
+
+/// What another daemon last said of itself, and when it was last heard while that held.
+#[derive(Debug, Default)]
+pub struct LastWords(Option<(Said, Instant)>);
+
+impl LastWords {
+    /// Notes what it says now, if its words still count: a channel to one that is not heard any more
+    /// stays open for seconds. `heard` is when the last sign of life of it came.
+    pub fn note(&mut self, says: Option<&Said>, heard: Instant) {
+        if let Some(says) = says {
+            self.0 = Some((says.clone(), heard));
+        }
+    }
+
+    /// The daemon in the list of a status.
+    #[must_use]
+    pub fn listed(&self, name: &str) -> Member {
+        listed(name, self.0.as_ref())
     }
 }
 
@@ -200,6 +232,33 @@ mod tests {
         assert_eq!(quoted.quoted("`a`").remedy, quoted.remedy, "it is b's host still");
         let waits = Said::new(Role::Primary, State::Unprotected, "no backup", "start both members");
         assert_eq!(waits.quoted("`b`").remedy, waits.remedy);
+    }
+
+    #[test]
+    fn what_is_wrong_here_stands_first() {
+        let link = ("p0 is down", "ip link set p0 up");
+        let cut = Said::new(Role::Primary, State::Waiting, "b is not heard", "look at the links");
+        let shown = cut.clone().behind(link);
+        assert_eq!(shown.reason, "p0 is down; b is not heard");
+        assert_eq!((shown.state, shown.remedy.as_str()), (State::Waiting, "ip link set p0 up"));
+        assert_eq!(shown.clone().behind(link), shown, "once");
+        for state in [State::Protected, State::Fenced, State::Ended] {
+            let other = Said { state, ..cut.clone() };
+            assert_eq!(other.clone().behind(link), other, "that does not follow from it");
+        }
+    }
+
+    /// Its words count until its channel is lost; it is not heard for that long.
+    #[test]
+    fn a_daemon_is_heard_no_longer_than_it_gives_signs_of_life() {
+        let heard = Instant::now().checked_sub(Duration::from_secs(3)).expect("a time");
+        let mut words = LastWords::default();
+        assert_eq!(words.listed("b").heard_ms_ago, None);
+        words.note(Some(&Said::fine(Role::Backup)), heard);
+        assert!(words.listed("b").heard_ms_ago >= Some(3000));
+        words.note(None, Instant::now());
+        assert!(words.listed("b").heard_ms_ago >= Some(3000), "it said nothing");
+        assert_eq!(words.listed("b").state, Some(State::Protected));
     }
 
     #[test]

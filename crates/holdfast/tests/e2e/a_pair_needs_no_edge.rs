@@ -260,3 +260,46 @@ fn a_group_begins_anew_without_what_was_kept() {
         world::finish(world::start(testbed, &world::counting(200, 0, None)), group);
     });
 }
+
+/// A member that is cut off by its own interface names that, and does not say that it has just heard
+/// whom it cannot hear: its channel stays open for seconds.
+#[test]
+fn who_is_cut_off_by_its_own_interface_says_so() {
+    let _limit = world::limit(Duration::from_secs(90));
+    with_pair(|testbed, group| {
+        let other_end = |state: &str| {
+            let line = format!("link set {} {state}\n", interface::EDGE_PRIMARY);
+            testbed.host(Role::Edge).ip(&line).expect("the switch's port");
+        };
+        other_end("down");
+        let cut_at = Instant::now();
+        let told = || group.status(Role::Primary).unwrap_or_default();
+        let no_carrier = format!("{} is down: nobody is at its other end; ", interface::PRIMARY);
+        world::wait_until("the reason", || {
+            let status = told();
+            let begins = |reason: &str| reason.starts_with(&no_carrier);
+            status["state"] == "waiting" && status["reason"].as_str().is_some_and(begins)
+        });
+        let cut_for = cut_at.elapsed();
+        let status = told();
+        assert!(status["remedy"].as_str().is_some_and(|it| it.contains("cable")), "{status}");
+        let members = status["members"].as_array().expect("a list");
+        let other = members.iter().find(|it| it["name"] == "b").expect("the other member");
+        let heard_ms_ago = other["heard_ms_ago"].as_u64().expect("a time");
+        assert!(u128::from(heard_ms_ago) + 1 >= cut_for.as_millis(), "{cut_for:?}: {other}");
+        other_end("up");
+        world::heals(group, "the wire is back");
+
+        let primary = group.wait_primary().expect("a primary");
+        let (name, host) = match primary {
+            Role::Primary => (interface::PRIMARY, testbed.host(Role::Primary)),
+            _ => (interface::BACKUP, testbed.host(Role::Backup)),
+        };
+        host.ip(&format!("link set {name} down\n")).expect("ip runs");
+        world::wait_until("its interface", || {
+            let status = group.status(primary).unwrap_or_default();
+            let begin = format!("{name} is down; ");
+            status["reason"].as_str().is_some_and(|reason| reason.starts_with(&begin))
+        });
+    });
+}

@@ -266,6 +266,7 @@ impl FollowHost for BackupDaemon<'_, '_> {
         let mut take = |message: Message<'_>| {
             self.says = Said::of(&message).or(self.says.take());
             self.has_served |= self.says.as_ref().is_some_and(Said::is_fine);
+            self.node.hear_other();
             each(self, &message);
         };
         for bytes in early {

@@ -26,6 +26,8 @@ const START_AGAIN: &str = "start it again: `holdfast run` on its host, or its un
 
 /// Time between two checks of the programs, the addresses and the interface.
 const MEND_EVERY: Duration = Duration::from_millis(500);
+/// Time between two looks at what the interface carries.
+const CARRIES_EVERY: Duration = Duration::from_millis(50);
 
 impl MemberContext<'_> {
     /// Attaches this member's gate. With `solo` it lets everything pass until it is told
@@ -69,8 +71,9 @@ impl MemberContext<'_> {
         let Some((state, reason, remedy)) = self.lost(role) else { return true };
         // Who hears nobody waits, whatever else is lost: an interface that goes down takes
         // addresses with it.
+        let is_of_link = self.link_lost.as_ref().is_some_and(|(found, _)| reason.contains(found));
         let (state, reason, remedy) = match self.cut_off() {
-            Some(cut_off) if self.lacking.is_some() => {
+            Some(cut_off) if self.lacking.is_some() || is_of_link => {
                 (State::Waiting, format!("{reason}; {cut_off}"), remedy)
             }
             Some(cut_off) => (State::Waiting, format!("{cut_off}; {reason}"), LINKS.to_owned()),
@@ -121,15 +124,27 @@ impl MemberContext<'_> {
         lost_address("address", self.me.address.ip(), None).filter(|_| carries)
     }
 
+    /// Asks now and then whether the interface carries packets: who is cut off by it hears nobody, and
+    /// must not name those whom it does not hear.
+    pub(super) fn look_at_link(&mut self) {
+        let now = Instant::now();
+        if now < self.carries_at {
+            return;
+        }
+        self.carries_at = now + CARRIES_EVERY;
+        let name = &self.me.interface;
+        self.link_lost = check::link_trouble(name, link::carries(name).ok());
+    }
+
     /// `said` with what this host lacks before it: what follows from that is said behind it.
     pub(super) fn for_lack(&self, said: Said) -> Said {
-        let Some(Trouble { reason, remedy, .. }) = &self.lacking else { return said };
-        let may_follow = matches!(said.state, State::Unprotected | State::Waiting);
-        if !may_follow || said.reason.contains(reason) {
-            return said;
+        match (&self.lacking, &self.link_lost, self.kept.lost()) {
+            (Some(Trouble { reason, remedy, .. }), ..) => said.behind((reason, remedy)),
+            (None, Some((found, remedy)), _) => said.behind((found, remedy)),
+            // A server that speaks alone would be ended by whoever does not find it.
+            (None, None, Some(reason)) => said.behind((reason, kept::REMEDY)),
+            (None, None, None) => said,
         }
-        let reason = format!("{reason}; {}", said.reason);
-        Said { reason, remedy: remedy.clone(), ..said }
     }
 
     /// Finds the interface, and moves the socket for the edge's signs to it if it is another one:

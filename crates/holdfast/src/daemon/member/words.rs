@@ -243,6 +243,7 @@ impl MemberContext<'_> {
             // member may be current by then.
             self.edge_says = None;
         }
+        self.look_at_link();
         let shown = self.for_lack(self.together());
         if !hears_nobody && self.member.watch.is_proven() {
             self.serves = matches!(shown.state, State::Protected | State::Unprotected);
@@ -255,13 +256,11 @@ impl MemberContext<'_> {
         }
         (status.role, status.state, status.reason, status.remedy) = (role, state, reason, remedy);
         self.events.note_status(&self.status);
-        let now = Instant::now();
-        let heard =
-            [self.edge_says.as_ref().filter(|_| self.hears_edge()), self.other_says.as_ref()];
-        let heard = heard.map(Option::<&Said>::cloned);
-        for (last, says) in self.last_words.iter_mut().zip(heard) {
-            *last = says.map(|says| (says, now)).or(last.take());
-        }
+        let at = [self.edge_heard, self.other_heard].map(|at| self.instant(at.0));
+        let says = self.edge_says.as_ref().filter(|_| self.hears_edge()).cloned();
+        let [edge, other] = &mut self.last_words;
+        edge.note(says.as_ref(), at[0]);
+        other.note(self.other_says.as_ref(), at[1]);
     }
 
     /// The state in a line, brought up to date.
@@ -291,10 +290,9 @@ impl MemberContext<'_> {
     fn members(&self) -> Vec<Listed> {
         let [edge, other] = &self.last_words;
         let own = Some((self.shown(), Instant::now()));
-        let mut members =
-            vec![listed(&self.me.name, own.as_ref()), listed(&self.other.name, other.as_ref())];
+        let mut members = vec![listed(&self.me.name, own.as_ref()), other.listed(&self.other.name)];
         match (&self.config.edge, self.config.arbiter.as_ref().and_then(Arbiter::witness)) {
-            (Some(_), _) => members.push(listed("edge", edge.as_ref())),
+            (Some(_), _) => members.push(edge.listed("edge")),
             (None, Some(_)) => {
                 let says = if self.edge.answers() { "it answers" } else { "it does not answer" };
                 members

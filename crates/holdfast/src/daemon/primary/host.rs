@@ -284,6 +284,7 @@ impl PrimaryHost for PrimaryDaemon<'_, '_> {
         let Some(mut peer) = self.peer.take() else { return false };
         let received = peer.recv(|message| {
             self.says = Said::of(&message).or(self.says.take());
+            self.node.hear_other();
             each(self, &message);
         });
         self.peer = Some(peer);
