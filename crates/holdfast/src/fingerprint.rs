@@ -11,6 +11,7 @@ mod file;
 mod gather;
 mod lacks;
 mod libraries;
+mod path;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,8 @@ use blake2::digest::{FixedOutput, KeyInit, Update};
 use holdfast_wire::message::{
     FINGERPRINT_NAME_BYTES_MAX, FINGERPRINT_PARTS_MAX, FingerprintKind as Kind, FingerprintPart,
 };
+use path::PATH;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +58,8 @@ pub struct Part {
 pub struct Fingerprint {
     /// Parts, sorted; at most [`FINGERPRINT_PARTS_MAX`].
     parts: Vec<Part>,
+    /// The folders of the server's `PATH`, which explain a difference and are none.
+    path: Vec<Part>,
     hasher: Hasher,
 }
 
@@ -117,7 +122,11 @@ impl Fingerprint {
         shim: &Path,
     ) -> Result<Self, FingerprintError> {
         let hasher = Hasher(key.fingerprint_key());
-        Self::new(gather::parts(config, &hasher, shim)?, hasher)
+        let environment = environment_of(&config.server);
+        let path = environment.get(OsStr::new(PATH)).map(|it| it.to_string_lossy());
+        let path = path.as_deref().map(path::explaining).unwrap_or_default();
+        let gathered = Self::new(gather::parts(config, &hasher, shim)?, hasher)?;
+        Ok(Self { path, ..gathered })
     }
 
     fn new(mut parts: Vec<Part>, hasher: Hasher) -> Result<Self, FingerprintError> {
@@ -126,14 +135,16 @@ impl Fingerprint {
         if parts.len() > FINGERPRINT_PARTS_MAX {
             return Err(FingerprintError::TooMany(parts.len()));
         }
-        Ok(Self { parts, hasher })
+        Ok(Self { parts, path: Vec::new(), hasher })
     }
 
     /// The parts, as [`Message::Hello`](holdfast_wire::message::Message::Hello)
-    /// carries them.
+    /// carries them. `explains`: with the folders of `PATH`, for a member that is known to have
+    /// another one. A release that does not know them calls them a difference.
     #[must_use]
-    pub fn wire(&self) -> Vec<FingerprintPart<'_>> {
-        self.parts.iter().map(Part::wire).collect()
+    pub fn wire(&self, explains: bool) -> Vec<FingerprintPart<'_>> {
+        let path = self.path.iter().filter(|_| explains);
+        self.parts.iter().chain(path).take(FINGERPRINT_PARTS_MAX).map(Part::wire).collect()
     }
 
     /// One number for everything: if it differs between members, they do not
@@ -162,7 +173,7 @@ impl Fingerprint {
     /// none. `us` and `them` are the members' names.
     #[must_use]
     pub fn difference(&self, theirs: &[Part], us: &str, them: &str) -> Option<Difference> {
-        compare::difference(&self.parts, theirs, us, them)
+        compare::difference((&self.parts, &self.path), theirs, us, them)
     }
 
     fn hash_of(&self, wanted: impl Fn(Kind) -> bool) -> u64 {

@@ -124,6 +124,8 @@ pub struct MemberContext<'a> {
     distrust: Option<(String, &'static str)>,
     /// Why the primary has not let this member join (its last answer), and the remedy.
     pub put_off: Option<Said>,
+    /// Whether the members' `PATH` differed when they last met: each tells its own then.
+    pub path_differs: std::cell::Cell<bool>,
     lonely: Lonely,
     /// When this member's state is repeated to the edge; a change is told at once.
     say_at: Instant,
@@ -131,9 +133,9 @@ pub struct MemberContext<'a> {
     edge_at: Instant,
     /// When the edge's daemon, and the other member's, last gave a sign of life.
     edge_heard: Nanos,
+    other_heard: Nanos,
     mend_at: Instant,
     /// Why a program or address that was removed cannot be put back.
-    other_heard: Nanos,
     torn: Option<String>,
     /// What of the file's names and addresses this host has no more, which only its own
     /// configuration can give back.
@@ -247,24 +249,25 @@ impl<'a> MemberContext<'a> {
             signs,
             link_index,
             link_at: now,
-            signs_by_tap: false,
-            own: Said::default(),
             link_lost: None,
             carries_at: now,
+            signs_by_tap: false,
+            own: Said::default(),
             edge_says: None,
             last_words: Default::default(),
             serves: false,
             other_says: None,
             distrust: None,
             put_off: None,
+            path_differs: Default::default(),
             lonely: Lonely::default(),
             say_at: now,
             edge_at: now,
             edge_heard: Nanos(0),
+            other_heard: Nanos(0),
             mend_at: now,
             torn: None,
             lacking: None,
-            other_heard: Nanos(0),
             kept: Kept::default(),
             viewer: Viewer::start(&[(config.common(), &me.name)]),
             coded,
@@ -448,19 +451,19 @@ impl<'a> MemberContext<'a> {
             self.member.watch.handle_edge(at);
         }
         if let Some(at) = self.pulse.heard(pulse::OTHER) {
+            self.other_heard = self.other_heard.max(at);
             self.member.watch.handle_received(at);
         }
     }
-            self.other_heard = self.other_heard.max(at);
 
-    /// How late this process was, for the status.
-    pub fn report_lateness(&mut self) {
-        count(&mut self.status.counters, "pulse", &self.pulse.counters());
     /// Notes that a message of the other member has come.
     pub fn hear_other(&mut self) {
         self.other_heard = Nanos(self.nanos());
     }
 
+    /// How late this process was, for the status.
+    pub fn report_lateness(&mut self) {
+        count(&mut self.status.counters, "pulse", &self.pulse.counters());
         let coded = self.coded.as_ref().map(Coded::counters).unwrap_or_default();
         count(&mut self.status.counters, "channel", &coded);
         let of = [

@@ -342,7 +342,7 @@ fn greeting<'m>(
     key: Option<LogKey>,
 ) -> Message<'m> {
     let (epoch, names) = (node.member.epoch, (&*node.config.group.name, &*node.me.name));
-    keyed_hello(names, (epoch, runs), fingerprint.wire(), key)
+    keyed_hello(names, (epoch, runs), fingerprint.wire(node.path_differs.get()), key)
 }
 
 /// Says so when the other member speaks an older version of messages: an upgrade is half done.
@@ -366,7 +366,9 @@ fn difference(
 ) -> Option<(String, String)> {
     let theirs: Vec<Part> = theirs.iter().map(Part::from).collect();
     let (me, other) = (&node.me.name, &node.other.name);
-    let difference = own.difference(&theirs, me, other)?;
+    let difference = own.difference(&theirs, me, other);
+    node.path_differs.set(difference.as_ref().is_some_and(|it| it.of_path));
+    let difference = difference?;
     Some((format!("{me} and {other} differ: {}", difference.what), difference.remedy))
 }
 

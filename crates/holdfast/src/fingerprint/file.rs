@@ -29,7 +29,7 @@ pub fn other_file(edges: &[String], members: &[String], name: &str) -> Option<St
     }
     let part = |line: &String| Part { kind: Kind::Setting, name: line.clone(), hash: 0 };
     let parts = |lines: &[String]| lines.iter().map(part).collect::<Vec<_>>();
-    let found = compare::difference(&parts(members), &parts(edges), name, "edge")?;
+    let found = compare::difference((&parts(members), &[]), &parts(edges), name, "edge")?;
     Some(format!("the file of `{name}` differs from the edge's: {}", found.what))
 }
 

@@ -47,7 +47,7 @@ fn gathered(config: &Config) -> Fingerprint {
 
 /// The difference that `b` would report to `a`, if there is one.
 fn between(a: &Fingerprint, b: &Fingerprint) -> Option<Difference> {
-    let told: Vec<Part> = b.wire().iter().map(Part::from).collect();
+    let told: Vec<Part> = b.wire(true).iter().map(Part::from).collect();
     a.difference(&told, "a", "b")
 }
 
@@ -100,6 +100,24 @@ fn one_host_is_one_fingerprint() {
     assert!(has(Kind::Program, "/bin/sh") && has(Kind::Setting, "heartbeat_ms = 18"));
     // Every x86_64 processor has this feature.
     assert!(has(Kind::CpuFeature, "sse2"));
+}
+
+/// What a member says of its `PATH` in a later hello is no difference by itself.
+#[test]
+fn a_path_that_differs_is_told_and_one_that_does_not_is_not() {
+    let with = |path: &str| {
+        let part = hasher().part(Kind::Variable, PATH, path.as_bytes());
+        let fingerprint = Fingerprint::new(vec![part], hasher()).unwrap();
+        Fingerprint { path: path::explaining(path), ..fingerprint }
+    };
+    let (a, b) = (with("/usr/bin:/bin"), with("/bin:/opt/bin"));
+    let found = between(&a, &b).unwrap();
+    assert_eq!(found.what, "environment variable PATH (only on a: /usr/bin; only on b: /opt/bin)");
+    assert!(found.of_path && found.remedy.contains("env = { PATH = "), "{}", found.remedy);
+    assert_eq!(between(&a, &with("/usr/bin:/bin")), None);
+    let short: Vec<Part> = b.wire(false).iter().map(Part::from).collect();
+    let found = a.difference(&short, "a", "b").unwrap();
+    assert_eq!(found.what, "environment variable PATH (a has /usr/bin:/bin)");
 }
 
 #[test]
