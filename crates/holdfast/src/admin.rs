@@ -14,6 +14,7 @@ pub(crate) use watchers::group_id;
 pub use watchers::{watch_socket, who_may_look};
 
 use crate::config::{Common, admin_socket};
+use crate::leavings;
 use crate::lock::{self, Lock};
 use crate::poll::{Epoll, Interest, Ready};
 use crate::run_dir;
@@ -291,9 +292,15 @@ impl AdminSocket {
             }
         };
         match self.pins.as_deref().map_or(Ok(false), mend_pins) {
-            Ok(pinned) => Look { mended: mended || pinned, lost: None },
+            Ok(pinned) => Look { mended: mended || pinned, lost: self.lacks_room() },
             Err(error) => Look { mended, lost: Some(error.to_string()) },
         }
+    }
+
+    /// Why what a daemon notes beside its socket cannot be noted: told before it is needed.
+    fn lacks_room(&self) -> Option<String> {
+        let path = self.own.path();
+        leavings::lacks_room(path.parent()?, path.file_stem()?.to_str()?)
     }
 }
 
@@ -381,6 +388,30 @@ mod tests {
         drop(admin);
         assert!(ask(&path, Request::Status).is_err());
         AdminSocket::bind(&path).expect("the lock ends with its holder");
+    }
+
+    /// Before it is needed: a daemon whose server goes on alone has to note that.
+    #[test]
+    fn a_folder_without_room_is_told() {
+        let folder = std::env::temp_dir().join(format!("holdfast-{}-full", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let run = |words: &[&str]| {
+            let done = std::process::Command::new(words[0]).args(&words[1..]).arg(&folder).status();
+            assert!(done.is_ok_and(|done| done.success()), "{words:?}: it needs root");
+        };
+        run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none"]);
+        let mut admin = AdminSocket::bind(&folder.join("a.sock")).unwrap();
+        let before = admin.look().lost;
+        std::fs::write(folder.join("fill"), [0; 56 << 10]).unwrap();
+        let full = admin.look().lost;
+        std::fs::remove_file(folder.join("fill")).unwrap();
+        let after = admin.look().lost;
+        drop(admin);
+        run(&["umount"]);
+        std::fs::remove_dir(&folder).unwrap();
+        let full = full.expect("16 KiB do not fit");
+        assert!(full.contains("cannot write into") && full.contains("No space left"), "{full}");
+        assert_eq!([before, after], [None, None]);
     }
 
     #[test]

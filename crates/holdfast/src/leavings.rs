@@ -19,6 +19,7 @@ use holdfast_linux::filter;
 use holdfast_linux::link::Link;
 use holdfast_linux::process;
 use holdfast_linux::route::table;
+use holdfast_linux::snapshot::free_bytes;
 use holdfast_linux::spawn::Standard;
 use holdfast_wire::message::ConnKey;
 use holdfast_wire::packet::mapped;
@@ -436,6 +437,17 @@ pub fn try_room(run_dir: &Path, name: &str) -> Result<()> {
     let written = std::fs::write(&path, [0; NOTES_BYTES]);
     let _absent = std::fs::remove_file(&path);
     written.with_context(|| format!("cannot write into {}", run_dir.display()))
+}
+
+/// Why there is no room for that note. Where the file system says that there is, nothing is written:
+/// this may be asked as often as one likes.
+#[must_use]
+pub fn lacks_room(run_dir: &Path, name: &str) -> Option<String> {
+    // One that is kept for root alone, or that counts nothing, has to be tried.
+    if free_bytes(run_dir).is_ok_and(|free| free >= NOTES_BYTES as u64) {
+        return None;
+    }
+    try_room(run_dir, name).err().map(|error| format!("{error:#}"))
 }
 
 /// Room that a daemon's notes need, in bytes.

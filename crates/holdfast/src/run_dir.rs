@@ -24,12 +24,30 @@ pub fn make(folder: &Path) -> io::Result<()> {
     Err(io::Error::new(kind, format!("{reason}\n  remedy: {remedy}")))
 }
 
+/// What to do where it is full, or takes no files, and a server may have outlived its daemon: that is
+/// found by this folder.
+pub const KEEP: &str = "then start this daemon again; no `holdfast down`, and no other run_dir: a server \
+    that has outlived its daemon is found by this folder, and would be ended with its clients' \
+    connections";
+
 /// Why the folder could not be a daemon's, and the remedy. A folder that does not
 /// exist is judged by where it will be.
 #[must_use]
 pub fn trouble(folder: &Path) -> Option<(String, String)> {
-    let (reason, remedy) = foreign(folder).or_else(|| unwritable(folder))?;
-    Some((reason, format!("{remedy}, or choose another run_dir in [group]")))
+    if let Some((reason, remedy)) = foreign(folder) {
+        return Some((reason, or_another(&remedy)));
+    }
+    unwritable(folder)
+}
+
+fn or_another(remedy: &str) -> String {
+    format!("{remedy}, or choose another run_dir in [group]")
+}
+
+/// Whether some daemon has noted its server there, which may run still.
+fn holds_a_server(folder: &Path) -> bool {
+    let all = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    all.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|it| it == "server"))
 }
 
 /// Why nothing can be made there.
@@ -38,11 +56,15 @@ fn unwritable(folder: &Path) -> Option<(String, String)> {
     let error = spool::try_out(there).err()?;
     let reason = format!("no file can be made in {}: {error}", there.display());
     let remedy = match error.kind() {
-        io::ErrorKind::PermissionDenied if own_user() != Some(0) => "do it as root",
-        _ => "look at how its file system is mounted, and at the room on it",
+        io::ErrorKind::PermissionDenied if own_user() != Some(0) => or_another("do it as root"),
+        io::ErrorKind::StorageFull => format!("make room there, {KEEP}"),
+        _ if holds_a_server(folder) => format!("{MOUNTED}, {KEEP}"),
+        _ => or_another(MOUNTED),
     };
-    Some((reason, remedy.to_owned()))
+    Some((reason, remedy))
 }
+
+const MOUNTED: &str = "look at how its file system is mounted, and at the room on it";
 
 fn own_user() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|found| found.uid())
@@ -142,6 +164,32 @@ mod tests {
             assert!(remedy.ends_with("choose another run_dir in [group]"), "{remedy}");
             let error = make(Path::new(folder)).expect_err("as check said").to_string();
             assert_eq!(error, format!("{reason}\n  remedy: {remedy}"));
+        }
+    }
+
+    /// Another folder would have the next daemon end a server that it does not find.
+    #[test]
+    fn where_a_server_may_have_outlived_its_daemon_no_other_folder_is_advised() {
+        let folders = Folders::new("full");
+        make(&folders.run()).expect("a folder");
+        let mount = |words: &[&str]| {
+            let done = std::process::Command::new("mount").args(words).arg(folders.run()).status();
+            assert!(done.is_ok_and(|done| done.success()), "mount {words:?}: it needs root");
+        };
+        mount(&["-t", "tmpfs", "-o", "size=64k,nr_inodes=3,mode=755", "none"]);
+        std::fs::write(folders.run().join("a.server"), "1 2\nloose\n").expect("room");
+        std::fs::write(folders.run().join("b"), "").expect("the last file");
+        let full = trouble(&folders.run());
+        std::fs::remove_file(folders.run().join("b")).expect("it is there");
+        mount(&["-o", "remount,ro"]);
+        let read_only = trouble(&folders.run());
+        let unmounted = std::process::Command::new("umount").arg(folders.run()).status();
+        assert!(unmounted.is_ok_and(|done| done.success()));
+        for (found, begin) in [(full, "make room there, then start"), (read_only, "look at how")] {
+            let (reason, remedy) = found.expect("no file can be made");
+            assert!(reason.starts_with("no file can be made"), "{reason}");
+            assert!(remedy.starts_with(begin) && remedy.contains(KEEP), "{remedy}");
+            assert!(!remedy.contains("choose another"), "{remedy}");
         }
     }
 

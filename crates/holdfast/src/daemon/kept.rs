@@ -6,8 +6,9 @@ use crate::status::{State, Status};
 use std::path::Path;
 
 /// Remedy when they cannot be put back.
-pub const REMEDY: &str = "look at the file system of `run_dir`: until it takes files and mounts \
-                          again, do not start this daemon anew";
+pub const REMEDY: &str = "make room in the file system of `run_dir`, or look at how it is mounted: until it takes \
+    files and mounts again, neither start this daemon anew nor say `holdfast down`, which would end a \
+    server that speaks alone";
 
 /// Which files could not be put back, and why; `None`: all are there.
 #[derive(Debug, Default)]

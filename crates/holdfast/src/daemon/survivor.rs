@@ -10,7 +10,7 @@ use super::primary::{Survivor, states};
 use super::said::Said;
 use super::services::{Services, Watched};
 use super::standstill::Heir;
-use super::{advice, heed};
+use super::{advice, heed, kept};
 use crate::channel::Listener;
 use crate::leavings;
 use crate::poll::Interest;
@@ -103,12 +103,21 @@ impl Alone {
             return;
         }
         // Noted first: this daemon may die before it reaches the next line.
-        if !std::mem::replace(&mut node.noted_loose, true)
-            && let Err(error) = leavings::note_loose(&node.config.group.run_dir, &node.me.name)
-        {
-            tracing::warn!("a daemon that is started again would end the server: {error:#}");
+        if let Err(error) = Self::note_loose(node) {
+            let what = format!("a daemon that is started again would end the server: {error:#}");
+            node.events.add("disk", format!("{what}; {}", kept::REMEDY));
         }
         node.loose = server.let_loose();
+    }
+
+    /// Notes that the server outlives this daemon: the next one would end a server of which it does
+    /// not know that. Where it fails it is tried again.
+    fn note_loose(node: &mut MemberContext<'_>) -> anyhow::Result<()> {
+        if !node.noted_loose {
+            leavings::note_loose(&node.config.group.run_dir, &node.me.name)?;
+            node.noted_loose = true;
+        }
+        Ok(())
     }
 
     /// The kernel's states of connections.
@@ -136,6 +145,9 @@ impl Alone {
             if node.own().state == State::Unprotected {
                 node.mend_alone();
                 node.forget_unfit();
+                if node.loose {
+                    heed("noting the server", Self::note_loose(node));
+                }
             }
             let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
             if let Ok(count) = diag.count_own(&ips, &node.config.service_ports()) {

@@ -3,7 +3,7 @@
 
 use crate::{client, world};
 use holdfast_lab::testbed::ours::{Group, GroupOptions, Signal};
-use holdfast_lab::testbed::server::Program;
+use holdfast_lab::testbed::server::{Program, Recipe};
 use holdfast_lab::testbed::{Plan, Role, Testbed};
 use holdfast_wire::segment::Mode;
 use std::time::Duration;
@@ -87,6 +87,49 @@ fn a_survivor_of_a_pair_without_an_edge() {
         let server = group.server_pid(Role::Primary).expect("a server");
         survives(testbed, group, Role::Backup, || world::signal(server, "KILL"));
     });
+}
+
+/// A folder that is full is told while nothing depends on it, and what is advised ends no server.
+#[test]
+fn a_run_dir_without_room_is_told_and_ends_nobody() {
+    let _limit = world::limit(Duration::from_secs(90));
+    world::binary();
+    let testbed = Testbed::build(&Plan::default()).expect("the testbed stands");
+    let recipe = |role| Recipe::prepare(Program::Redis, testbed.host(role), 0).expect("a folder");
+    let [recipe, _] = [Role::Primary, Role::Backup].map(recipe);
+    let host = testbed.host(Role::Primary);
+    let on_host = |words: &[&str]| {
+        let done = host.command(words[0]).args(&words[1..]).status();
+        assert!(done.is_ok_and(|done| done.success()), "{words:?}");
+    };
+    let run_dir = host.inside().join("run");
+    let place = run_dir.to_str().expect("a plain path");
+    on_host(&["mkdir", "-p", place]);
+    on_host(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none", place]);
+    let mut group = Group::start(&testbed, &recipe, &options()).expect("the group protects");
+    let fill = format!("head -c 60000 /dev/zero > {place}/fill; true");
+    on_host(&["sh", "-c", &fill]);
+    let told = |group: &Group<'_>| {
+        let status = group.status(Role::Primary).unwrap_or_default();
+        let word = |name: &str| status[name].as_str().unwrap_or_default().to_owned();
+        (word("reason"), word("remedy"))
+    };
+    let says = |group: &Group<'_>| {
+        let (reason, remedy) = told(group);
+        reason.contains("No space left") && remedy.starts_with("make room")
+    };
+    world::wait_until("the word of it", || says(&group));
+    assert!(told(&group).1.contains("nor say `holdfast down`"), "{:?}", told(&group));
+
+    group.kill_member(Role::Backup).expect("they die");
+    world::wait_until("a member alone", || says(&group) && told(&group).0.contains("alone"));
+    std::thread::sleep(Duration::from_secs(1));
+    let server = group.server_pid(Role::Primary).expect("a server");
+    group.stop_daemon(Role::Primary, Signal::KILL).expect("its end");
+    on_host(&["rm", &format!("{place}/fill")]);
+    group.start_daemon(Role::Primary).expect("another");
+    world::wait_until("the next daemon", || told(&group).0.contains("outlived"));
+    assert!(!world::has_ended(server), "{}", group.log_tails());
 }
 
 #[test]

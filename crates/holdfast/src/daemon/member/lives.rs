@@ -110,8 +110,7 @@ fn go_on(node: &mut MemberContext<'_>, found: &leavings::Survivor) -> anyhow::Re
 }
 
 /// Remedy if a daemon cannot write its notes.
-const NO_ROOM: &str =
-    "free space there, or choose another run_dir; this member tries it again by itself";
+const NO_ROOM: &str = "make room there; this member tries it again by itself";
 
 /// Remedy if an exchange of state folders, begun by an earlier daemon, cannot be completed.
 const UNSETTLED: &str = "remove or unmount what it names, or give it to the server's user; this \
@@ -187,6 +186,7 @@ impl MemberContext<'_> {
         })
     }
 }
+
 /// Refuses to be a second daemon of this member with another `run_dir`, in which no lock says so,
 /// before it changes anything: its programs would take the place of the other's.
 fn is_the_only_one(config: &Config, me: &Member) -> anyhow::Result<()> {
@@ -205,7 +205,6 @@ fn is_the_only_one(config: &Config, me: &Member) -> anyhow::Result<()> {
         run_dir.display()
     )
 }
-
 
 /// Checks that this member can listen at its address, where the other one connects when this one
 /// is the primary. If a server from before this daemon runs alone here, it is not checked.
