@@ -457,7 +457,7 @@ pub enum Message<'a> {
 
     // everybody -> everybody
     /// The sender's state as it knows it by itself, in the words of
-    /// `holdfast.status/2`; sent on every change, and from time to time.
+    /// `holdfast.status/1`; sent on every change, and from time to time.
     Says {
         role: &'a str,
         state: &'a str,

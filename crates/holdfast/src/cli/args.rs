@@ -291,7 +291,7 @@ pub struct GroupArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub group: GroupArgs,
-    /// One JSON object of the schema holdfast.status/2 per answer.
+    /// One JSON object of the schema holdfast.status/1 per answer.
     #[arg(long)]
     pub json: bool,
     /// Show it again every second until interrupted.

@@ -98,7 +98,7 @@ pub(super) fn take_over(args: &TakeoverArgs) -> Result<u8, Failure> {
     let until = begun + Duration::from_secs(args.timeout);
     // A primary that was silenced already is one, and begins another epoch.
     let serves = |status: Status| {
-        status.role == Role::Primary && status.server_pid.is_some() && status.epoch > before
+        status.role == Role::Primary && status.server_pid != 0 && status.epoch > before
     };
     while !fetch(&daemon).is_ok_and(serves) {
         if Instant::now() >= until {

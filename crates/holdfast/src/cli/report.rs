@@ -108,7 +108,7 @@ fn of_role(group: &GroupFile, role: &str, args: &ReportArgs) -> Vec<Part> {
     let process = daemon_of(&daemon.socket).map_err(|error| error.to_string());
     parts.extend(of_process(&name("daemon"), process));
     let server = status.as_ref().map(|it| it.server_pid).map_err(Clone::clone);
-    if let Some(server) = server.transpose() {
+    if server != Ok(0) {
         parts.extend(of_process(&name("server"), server));
     }
     let config = group.path().as_os_str();

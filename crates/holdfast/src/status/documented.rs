@@ -60,7 +60,7 @@ fn every_field_and_value_of_the_status_is_explained() {
     status.members.push(Member::default());
     status.last_takeover = Some(Takeover::default());
     let status = serde_json::to_value(&status).expect("a status");
-    let part = section("`holdfast.status/2`");
+    let part = section("`holdfast.status/1`");
     assert_eq!(missing(part, keys(&status)), [""; 0]);
     let roles = expected::<Role>(json!("?"));
     assert_eq!((roles.len(), missing(part, roles.iter().map(String::as_str))), (6, vec![]));

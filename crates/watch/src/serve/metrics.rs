@@ -159,7 +159,7 @@ impl Scrape {
             ("holdfast_lag_not_executed_bytes", lag.executed),
             ("holdfast_one_at_a_time", u64::from(status.one_at_a_time)),
             ("holdfast_overlaps_total", status.overlaps),
-            ("holdfast_server_running", u64::from(status.server_pid.is_some())),
+            ("holdfast_server_running", u64::from(status.server_pid != 0)),
         ] {
             self.put(name, labels.clone(), value as f64);
         }

@@ -281,7 +281,7 @@ impl MemberContext<'_> {
             peer(self.edge.name(), self.edge.answers(), edge.filter(|_| self.hears_edge())),
             peer(&self.other.name, other.is_some(), other),
         ];
-        let server_pid = self.server.filter(|pid| self.is_server(*pid));
+        let server_pid = self.server.filter(|pid| self.is_server(*pid)).unwrap_or(0);
         let at = rfc3339(SystemTime::now());
         Status { peers, server_pid, members: self.members(), at, ..self.status.clone() }
     }
