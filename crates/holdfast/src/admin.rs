@@ -134,6 +134,8 @@ pub struct AdminSocket {
     ready: Vec<Ready>,
     /// What this daemon has pinned lies there.
     pins: Option<PathBuf>,
+    /// Whether a server is noted beside its socket.
+    notes: bool,
 }
 
 /// What a daemon has found when it looked for its own files.
@@ -212,13 +214,20 @@ impl AdminSocket {
         look_timer.set(LOOK_EVERY)?;
         let own = Door::open(path.to_owned(), For::Owner, 0, &epoll)?;
         let (ready, pins, watchers) = (Vec::new(), None, None);
-        Ok(Self { own, watchers, lock, epoll, pause, look_timer, ready, pins })
+        Ok(Self { own, watchers, lock, epoll, pause, look_timer, ready, pins, notes: false })
     }
 
     /// Looks for what this daemon pins below `pin_dir`, too.
     #[must_use]
     pub fn with_pins(mut self, pin_dir: PathBuf) -> Self {
         self.pins = Some(pin_dir);
+        self
+    }
+
+    /// Looks for room for what is noted of a server beside its socket, too.
+    #[must_use]
+    pub fn with_notes(mut self) -> Self {
+        self.notes = true;
         self
     }
 
@@ -299,7 +308,7 @@ impl AdminSocket {
 
     /// Why what a daemon notes beside its socket cannot be noted: told before it is needed.
     fn lacks_room(&self) -> Option<String> {
-        let path = self.own.path();
+        let path = self.notes.then(|| self.own.path())?;
         leavings::lacks_room(path.parent()?, path.file_stem()?.to_str()?)
     }
 }

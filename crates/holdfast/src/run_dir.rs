@@ -35,7 +35,11 @@ pub const KEEP: &str = "then start this daemon again; no `holdfast down`, and no
 #[must_use]
 pub fn trouble(folder: &Path) -> Option<(String, String)> {
     if let Some((reason, remedy)) = foreign(folder) {
-        return Some((reason, or_another(&remedy)));
+        let remedy = match holds_a_server(folder) {
+            true => format!("{remedy}, {KEEP}"),
+            false => or_another(&remedy),
+        };
+        return Some((reason, remedy));
     }
     unwritable(folder)
 }

@@ -182,9 +182,10 @@ impl Client {
     }
 }
 
-/// Whether the tunnel of a file runs, and this user may ask it.
+/// Whether the tunnel of a file runs, or may: only its user may ask.
 pub fn is_running(config: &Config) -> bool {
-    UnixStream::connect(config.socket()).is_ok()
+    let asked = UnixStream::connect(config.socket());
+    asked.map_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied, |_| true)
 }
 
 /// Asks the running tunnel of a file for its state.

@@ -201,26 +201,26 @@ impl Status {
         let _ = writeln!(
             text,
             "  flows      {} open, {} ended idle, {} refused for lack of room, {} reset; the peer wanted {} \
-             datagrams and {connections} connections to what is not allowed",
+             datagrams and {} to what is not allowed",
             inside.flows,
             inside.flows_idle,
             inside.flows_refused,
             inside.resets,
-            inside.not_allowed.saturating_sub(connections)
+            inside.not_allowed.saturating_sub(connections),
+            counted(connections)
         );
         if inside.resets_unanswered > 0 {
             let _ = writeln!(
                 text,
-                "  unanswered {} connections from here, which the far end reset before a byte came: `status` \
-                 there says why",
-                inside.resets_unanswered
+                "  unanswered {} from here, which the far end reset before a byte came: `status` there says why",
+                counted(inside.resets_unanswered)
             );
         }
         if inside.targets_unreached > 0 {
             let _ = writeln!(
                 text,
-                "  unreached  {} connections of the peer, whose target here refused them or is not there",
-                inside.targets_unreached
+                "  unreached  {} of the peer, whose target here refused or is not there",
+                counted(inside.targets_unreached)
             );
         }
     }
@@ -305,6 +305,11 @@ fn bytes(count: f64) -> String {
         (count, unit) = (count / 1024.0, unit + 1);
     }
     if unit == 0 { format!("{count:.0} B") } else { format!("{count:.1} {}", units[unit]) }
+}
+
+/// So many connections.
+fn counted(connections: u64) -> String {
+    format!("{connections} connection{}", if connections == 1 { "" } else { "s" })
 }
 
 /// A number with a prefix of a thousand.

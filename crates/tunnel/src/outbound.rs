@@ -406,7 +406,7 @@ impl Outbound {
             }
         }
         if !overdue.is_empty() {
-            self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+            self.backoff = (self.backoff + 1).min(BACKOFF_MAX + 1);
         }
         self.check_at = next;
         self.forget();

@@ -212,7 +212,7 @@ impl<'a> MemberContext<'a> {
         let signals = Signals::block()?;
         let run_dir = &config.group.run_dir;
         let admin = AdminSocket::of_daemon(&config.common(), &me.name)?;
-        let admin = admin.with_pins(pin_dir(run_dir, &me.name));
+        let admin = admin.with_pins(pin_dir(run_dir, &me.name)).with_notes();
         let signs = SignSocket::open(&me.interface)
             .with_context(|| format!("a packet socket on {}", me.interface))?;
         let link_index = Link::by_name(&me.interface)?.index;

@@ -91,6 +91,20 @@ impl Said {
         Self { reason, remedy: remedy.to_owned(), ..self }
     }
 
+    /// The same state, with what is wrong on this host and keeps nobody from being served: behind
+    /// why somebody is not.
+    #[must_use]
+    pub fn beside(self, (found, remedy): (&str, &str)) -> Self {
+        match self.state {
+            State::Waiting if !self.reason.contains(found) => {
+                let reason = format!("{}; {found}", self.reason);
+                Self { reason, ..self }
+            }
+            State::Waiting => self,
+            _ => self.behind((found, remedy)),
+        }
+    }
+
     /// The same state, with the reporting daemon's `name` before the reason, and before a remedy
     /// that is to be typed on its host.
     #[must_use]
@@ -246,6 +260,20 @@ mod tests {
             let other = Said { state, ..cut.clone() };
             assert_eq!(other.clone().behind(link), other, "that does not follow from it");
         }
+    }
+
+    #[test]
+    fn what_keeps_nobody_from_being_served_takes_no_remedy_away() {
+        let full = ("no room", "make room");
+        let hangs = Said::new(Role::Primary, State::Waiting, "the server hangs", "end it");
+        let shown = hangs.clone().beside(full);
+        assert_eq!(
+            (shown.reason.as_str(), &shown.remedy),
+            ("the server hangs; no room", &hangs.remedy)
+        );
+        assert_eq!(shown.clone().beside(full), shown, "once");
+        let alone = Said { state: State::Unprotected, ..hangs };
+        assert_eq!(alone.clone().beside(full), alone.behind(full));
     }
 
     /// Its words count until its channel is lost; it is not heard for that long.

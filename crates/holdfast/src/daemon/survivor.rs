@@ -145,9 +145,9 @@ impl Alone {
             if node.own().state == State::Unprotected {
                 node.mend_alone();
                 node.forget_unfit();
-                if node.loose {
-                    heed("noting the server", Self::note_loose(node));
-                }
+            }
+            if node.loose {
+                heed("noting the server", Self::note_loose(node));
             }
             let ips: Vec<_> = node.config.service_ips().into_iter().map(mapped).collect();
             if let Ok(count) = diag.count_own(&ips, &node.config.service_ports()) {

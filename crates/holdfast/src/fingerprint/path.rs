@@ -11,6 +11,8 @@ const BEGIN: &str = "PATH=";
 /// Most folders that are told, and most bytes of each.
 const FOLDERS_MAX: usize = 64;
 const FOLDER_BYTES_MAX: usize = 200;
+/// Most folders in a list of a reason.
+const LISTED_MAX: usize = 12;
 
 /// The folders, in order, as parts.
 pub(super) fn explaining(path: &str) -> Vec<Part> {
@@ -31,28 +33,38 @@ pub(super) fn explains(part: &Part) -> bool {
 pub(super) fn difference(ours: &[Part], theirs: &[Part], us: &str, them: &str) -> String {
     let (ours, theirs) = (folders(ours), folders(theirs));
     if theirs.is_empty() {
-        return format!("{PATH} ({us} has {})", ours.join(":"));
+        return format!("{PATH} ({us} has {})", listed(&ours));
     }
     let only = |of: &[String], other: &[String], who: &str| {
-        let missing = of.iter().filter(|folder| !other.contains(folder)).map(String::as_str);
-        let missing: Vec<&str> = missing.collect();
-        (!missing.is_empty()).then(|| format!("only on {who}: {}", missing.join(":")))
+        let missing = of.iter().filter(|folder| !other.contains(folder)).cloned();
+        let missing: Vec<String> = missing.collect();
+        (!missing.is_empty()).then(|| format!("only on {who}: {}", listed(&missing)))
     };
     let both = [only(&ours, &theirs, us), only(&theirs, &ours, them)];
     let mut told: Vec<String> = both.into_iter().flatten().collect();
-    if told.is_empty() {
-        let (ours, theirs) = (ours.join(":"), theirs.join(":"));
-        told.push(format!("in another order: {us} has {ours}, {them} has {theirs}"));
+    if told.is_empty() && ours == theirs {
+        told.push("beyond the folders that members tell each other".to_owned());
+    } else if told.is_empty() {
+        let (ours, theirs) = (listed(&ours), listed(&theirs));
+        told.push(format!("in another order, or twice: {us} has {ours}, {them} has {theirs}"));
     }
     format!("{PATH} ({})", told.join("; "))
 }
 
+fn listed(folders: &[String]) -> String {
+    let more = folders.len().saturating_sub(LISTED_MAX);
+    let first = folders[..folders.len() - more].join(":");
+    if more == 0 { first } else { format!("{first}, and {more} more") }
+}
+
+/// The folders that parts tell, which may be anybody's words.
 fn folders(parts: &[Part]) -> Vec<String> {
     let mut names: Vec<&str> =
         parts.iter().filter(|part| explains(part)).map(|part| part.name.as_str()).collect();
     names.sort_unstable();
     let folder = |name: &str| name.split('=').skip(2).collect::<Vec<_>>().join("=");
-    names.into_iter().map(folder).collect()
+    let plain = |name: &str| folder(name).replace(char::is_control, "?");
+    names.into_iter().take(FOLDERS_MAX).map(plain).collect()
 }
 
 #[cfg(test)]
@@ -72,10 +84,22 @@ mod tests {
         assert_eq!(told("/bin:/usr/games", "/bin"), "PATH (only on a: /usr/games)");
         assert_eq!(
             told("/bin:/sbin", "/sbin:/bin"),
-            "PATH (in another order: a has /bin:/sbin, b has /sbin:/bin)"
+            "PATH (in another order, or twice: a has /bin:/sbin, b has /sbin:/bin)"
         );
         let unknown = difference(&explaining("/bin:/sbin"), &[], "a", "b");
         assert_eq!(unknown, "PATH (a has /bin:/sbin)");
+        let many: Vec<String> = (0..99).map(|at| format!("/{at}")).collect();
+        let both = told(&many.join(":"), &(many.join(":") + "0"));
+        assert_eq!(both, "PATH (beyond the folders that members tell each other)");
+        let lies: Vec<Part> = (0..999)
+            .map(|at| Part {
+                kind: Kind::Variable,
+                name: format!("PATH={at}=\x1b[2J{at}"),
+                hash: 0,
+            })
+            .collect();
+        let said = difference(&explaining("/bin"), &lies, "a", "b");
+        assert!(said.ends_with(", and 52 more)") && !said.contains('\x1b'), "{said}");
         let long = "x".repeat(300);
         let parts = explaining(&vec![long.as_str(); 99].join(":"));
         assert_eq!(parts.len(), FOLDERS_MAX);

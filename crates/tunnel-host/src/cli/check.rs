@@ -31,7 +31,11 @@ pub fn file_and_host(path: &Path) -> Result<u8, Failure> {
     let Some(first) = found.first() else {
         return tell(
             &config,
-            if is_running { "; it runs, so ports and interface are its own" } else { "" },
+            if is_running {
+                "; it runs, or its socket is another user's, so ports and interface were not tried"
+            } else {
+                ""
+            },
         );
     };
     let code = first.code;

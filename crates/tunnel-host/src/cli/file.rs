@@ -40,7 +40,11 @@ impl FileArgs {
     /// As [`Self::path`].
     pub fn path_or_file(&self) -> Result<PathBuf, Failure> {
         match &self.name {
-            Some(word) if word.contains('/') || word.ends_with(".toml") => Ok(word.into()),
+            Some(word)
+                if word.contains('/') || word.ends_with(".toml") || Path::new(word).is_file() =>
+            {
+                Ok(word.into())
+            }
             _ => self.path(),
         }
     }

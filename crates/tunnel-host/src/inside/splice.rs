@@ -201,11 +201,16 @@ impl Splice {
             self.counters.not_allowed += 1;
             return false;
         }
-        let is_begun = connection.connect(target).is_ok();
-        if !is_begun {
-            self.lose(stream, Side::Here);
+        let begun = connection.connect(target);
+        match &begun {
+            Err(error) if has_no_descriptor(error) => {
+                self.counters.flows_refused += 1;
+                self.connections.remove(&stream.0);
+            }
+            Err(_) => self.lose(stream, Side::Here),
+            Ok(()) => {}
         }
-        is_begun
+        begun.is_ok()
     }
 
     /// Moves what can be moved, both ways.

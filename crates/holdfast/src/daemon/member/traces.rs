@@ -138,11 +138,14 @@ impl MemberContext<'_> {
 
     /// `said` with what this host lacks before it: what follows from that is said behind it.
     pub(super) fn for_lack(&self, said: Said) -> Said {
-        match (&self.lacking, &self.link_lost, self.kept.lost()) {
+        // A takeover that found no interface says so itself.
+        let is_told = said.reason.contains(&format!("{:?}", self.me.interface));
+        let link_lost = self.link_lost.as_ref().filter(|_| !is_told);
+        match (&self.lacking, link_lost, self.kept.lost()) {
             (Some(Trouble { reason, remedy, .. }), ..) => said.behind((reason, remedy)),
             (None, Some((found, remedy)), _) => said.behind((found, remedy)),
             // A server that speaks alone would be ended by whoever does not find it.
-            (None, None, Some(reason)) => said.behind((reason, kept::REMEDY)),
+            (None, None, Some(reason)) => said.beside((reason, kept::REMEDY)),
             (None, None, None) => said,
         }
     }
