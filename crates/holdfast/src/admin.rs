@@ -409,7 +409,7 @@ mod tests {
             assert!(done.is_ok_and(|done| done.success()), "{words:?}: it needs root");
         };
         run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none"]);
-        let mut admin = AdminSocket::bind(&folder.join("a.sock")).unwrap();
+        let mut admin = AdminSocket::bind(&folder.join("a.sock")).unwrap().with_notes();
         let before = admin.look().lost;
         std::fs::write(folder.join("fill"), [0; 56 << 10]).unwrap();
         let full = admin.look().lost;
