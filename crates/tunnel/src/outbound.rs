@@ -110,13 +110,16 @@ pub(crate) struct Patience {
 impl Patience {
     /// When a symbol that was carried `at` is overdue, after so many timeouts.
     fn until(self, at: Duration, slack: Slack, backoff: u32) -> Duration {
+        let backed_off = |wait: Duration| {
+            let doubled = wait * (1 << backoff.saturating_sub(1).min(BACKOFF_MAX));
+            doubled.min(wait.max(BACKOFF_WAIT_MAX))
+        };
         match slack {
-            Slack::Asked(slack) => {
-                let wait = self.answer + slack;
-                let backed_off = wait * (1 << backoff.saturating_sub(1).min(BACKOFF_MAX));
-                at + backed_off.min(wait.max(BACKOFF_WAIT_MAX))
+            Slack::Asked(slack) => at + backed_off(self.answer + slack),
+            Slack::Patient(slack) => {
+                let more = backed_off(self.answer) - self.answer;
+                (at + self.answer + slack).min(self.quiet_at) + more
             }
-            Slack::Patient(slack) => (at + self.answer + slack).min(self.quiet_at),
         }
     }
 }

@@ -379,9 +379,7 @@ impl Sender {
         self.note_spent(lane, len, is_redundant);
         let slack = self.slack(Class::ALL[lane], patient, now);
         let patience = self.patience(now);
-        if !is_redundant {
-            self.lanes[lane].set_slack(seq, slack);
-        }
+        self.lanes[lane].set_slack(seq, slack);
         self.lanes[lane].expect_answer(patience, slack, now);
     }
 
