@@ -64,6 +64,9 @@ pub(crate) struct Symbol {
 pub(crate) enum Slack {
     /// It was asked for, and may take so long beyond a round trip.
     Asked(Duration),
+    /// The same of a dense flow: what follows tells of it, so its wait doubles from the first answer that is
+    /// missing on.
+    Dense(Duration),
     /// It comes when the receiver has something to tell, or has heard nothing more for a while; at
     /// the latest so long beyond a round trip.
     Patient(Duration),
@@ -110,14 +113,16 @@ pub(crate) struct Patience {
 impl Patience {
     /// When a symbol that was carried `at` is overdue, after so many timeouts.
     fn until(self, at: Duration, slack: Slack, backoff: u32) -> Duration {
-        let backed_off = |wait: Duration| {
-            let doubled = wait * (1 << backoff.saturating_sub(1).min(BACKOFF_MAX));
+        let backed_off = |wait: Duration, times: u32| {
+            let doubled = wait * (1 << times.min(BACKOFF_MAX));
             doubled.min(wait.max(BACKOFF_WAIT_MAX))
         };
+        let later = backoff.saturating_sub(1);
         match slack {
-            Slack::Asked(slack) => at + backed_off(self.answer + slack),
+            Slack::Asked(slack) => at + backed_off(self.answer + slack, later),
+            Slack::Dense(slack) => at + backed_off(self.answer + slack, backoff),
             Slack::Patient(slack) => {
-                let more = backed_off(self.answer) - self.answer;
+                let more = backed_off(self.answer, later) - self.answer;
                 (at + self.answer + slack).min(self.quiet_at) + more
             }
         }

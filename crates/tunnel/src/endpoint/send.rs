@@ -300,11 +300,12 @@ impl Sender {
     /// more, for the first may be lost; others when the lane is busy, for they are not sent one by
     /// one. A lone message is answered at once.
     fn slack(&self, class: Class, patient: bool, now: Duration) -> Slack {
-        let is_busy = class == Class::Bulk || self.guards[class.index()].is_busy(now);
-        match (patient, is_busy) {
+        let is_busy = self.guards[class.index()].is_busy(now);
+        match (patient, class) {
             (true, _) => Slack::Patient(PATIENT_DELAY * 5 / 2),
-            (false, true) => Slack::Asked(ACK_EVERY * 2),
-            (false, false) => Slack::Asked(Duration::ZERO),
+            (false, Class::Bulk) => Slack::Asked(ACK_EVERY * 2),
+            (false, _) if is_busy => Slack::Dense(ACK_EVERY * 2),
+            (false, _) => Slack::Asked(Duration::ZERO),
         }
     }
 
@@ -379,7 +380,9 @@ impl Sender {
         self.note_spent(lane, len, is_redundant);
         let slack = self.slack(Class::ALL[lane], patient, now);
         let patience = self.patience(now);
-        self.lanes[lane].set_slack(seq, slack);
+        if !matches!(slack, Slack::Dense(_)) {
+            self.lanes[lane].set_slack(seq, slack);
+        }
         self.lanes[lane].expect_answer(patience, slack, now);
     }
 
