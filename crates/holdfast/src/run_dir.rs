@@ -35,17 +35,21 @@ pub const KEEP: &str = "then start this daemon again; no `holdfast down`, and no
 #[must_use]
 pub fn trouble(folder: &Path) -> Option<(String, String)> {
     if let Some((reason, remedy)) = foreign(folder) {
-        let remedy = match holds_a_server(folder) {
-            true => format!("{remedy}, {KEEP}"),
-            false => or_another(&remedy),
-        };
-        return Some((reason, remedy));
+        return Some((reason, or_keep(folder, &remedy)));
     }
     unwritable(folder)
 }
 
 fn or_another(remedy: &str) -> String {
     format!("{remedy}, or choose another run_dir in [group]")
+}
+
+/// As [`or_another`], unless a server may be found by this folder.
+fn or_keep(folder: &Path, remedy: &str) -> String {
+    match holds_a_server(folder) {
+        true => format!("{remedy}, {KEEP}"),
+        false => or_another(remedy),
+    }
 }
 
 /// Whether some daemon has noted its server there, which may run still.
@@ -62,8 +66,7 @@ fn unwritable(folder: &Path) -> Option<(String, String)> {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied if own_user() != Some(0) => or_another("do it as root"),
         io::ErrorKind::StorageFull => format!("make room there, {KEEP}"),
-        _ if holds_a_server(folder) => format!("{MOUNTED}, {KEEP}"),
-        _ => or_another(MOUNTED),
+        _ => or_keep(folder, MOUNTED),
     };
     Some((reason, remedy))
 }

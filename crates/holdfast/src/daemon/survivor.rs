@@ -80,11 +80,16 @@ impl Alone {
     #[must_use]
     pub fn awaited(mut self, node: &mut MemberContext<'_>) -> Self {
         if self.services.is_some() {
-            let served = self.served.insert(node.own().clone());
-            let reason = format!("the server has not started yet; {}", served.reason);
-            node.set_state(status::Role::Primary, State::Waiting, &reason, STARTS);
+            self.wait(node, "the server has not started yet", STARTS);
         }
         self
+    }
+
+    /// Says that the server serves no new client, and keeps what is said when it does.
+    fn wait(&mut self, node: &mut MemberContext<'_>, reason: &str, remedy: &str) {
+        let served = self.served.get_or_insert_with(|| node.own().clone());
+        let reason = format!("{reason}; {}", served.reason);
+        node.set_state(status::Role::Primary, State::Waiting, &reason, remedy);
     }
 
     /// If the server serves no new client now, keeps `said` until it does again; else gives it
@@ -183,11 +188,7 @@ impl Alone {
         let stands = services.stands().map(|stands| stands.words(pid, Heir::Nobody));
         match stands.or(missing) {
             Some(_) if services.is_searching() => {}
-            Some((reason, remedy)) => {
-                let served = self.served.get_or_insert_with(|| node.own().clone());
-                let reason = format!("{reason}; {}", served.reason);
-                node.set_state(status::Role::Primary, State::Waiting, &reason, &remedy);
-            }
+            Some((reason, remedy)) => self.wait(node, &reason, &remedy),
             None => {
                 self.has_served = true;
                 if let Some(said) = self.served.take() {

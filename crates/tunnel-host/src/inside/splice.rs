@@ -203,10 +203,7 @@ impl Splice {
         }
         let begun = connection.connect(target);
         match &begun {
-            Err(error) if has_no_descriptor(error) => {
-                self.counters.flows_refused += 1;
-                self.connections.remove(&stream.0);
-            }
+            Err(error) if has_no_descriptor(error) => self.counters.flows_refused += 1,
             Err(_) => self.lose(stream, Side::Here),
             Ok(()) => {}
         }
