@@ -47,6 +47,20 @@ pub fn urgently<T>(priority: Option<i32>, work: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Does `work`; threads that it starts inherit the calling thread's real-time priority, if that has
+/// one. So who waits for them waits for nobody else.
+pub fn inherited<T>(work: impl FnOnce() -> T) -> T {
+    let own = realtime();
+    if let Some(priority) = own {
+        let _ = set_policy(0, libc::SCHED_RR, priority);
+    }
+    let done = work();
+    if let Some(priority) = own {
+        let _ = set_realtime(priority);
+    }
+    done
+}
+
 /// Gives the calling thread a smaller share of its processor, as nice(2) does.
 pub fn give_way(nice: i32) {
     // SAFETY: no pointers; 0 is the calling thread.

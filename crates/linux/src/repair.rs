@@ -128,6 +128,12 @@ impl RestoreSpec<'_> {
         if shown && sent_any && !self.closing.own_fin_acked() { &[0] } else { &[] }
     }
 
+    /// Whether [`show_clock`] gives the kernel a sample of the round trip.
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        !self.marker().is_empty()
+    }
+
     /// Where the send queue starts.
     fn send_start(&self) -> SeqNo {
         let before = self.marker().len() as u32;
@@ -205,8 +211,13 @@ fn rebuild(fd: BorrowedFd<'_>, family: c_int, spec: &RestoreSpec<'_>) -> Result<
         .map_err(step("TCP_REPAIR on", NEEDS_NET_ADMIN))?;
     connect(fd, family, spec)?;
     negotiated(fd, spec)?;
-    refill(fd, TCP_RECV_QUEUE, "receive", spec.unread)?;
-    refill(fd, TCP_SEND_QUEUE, "send", &[spec.marker(), spec.in_flight])?;
+    // The send queue is the one that was chosen last, and goes first: connections at rest, most
+    // of ten thousand, have nothing in the other one.
+    refill(fd, "send", &[spec.marker(), spec.in_flight])?;
+    if spec.unread_len() > 0 {
+        select_queue(fd, TCP_RECV_QUEUE)?;
+        refill(fd, "receive", spec.unread)?;
+    }
     if spec.closing.own_fin_acked() {
         closing::queue_sent_fin(fd)?;
     }
@@ -385,18 +396,8 @@ fn negotiated(fd: BorrowedFd<'_>, spec: &RestoreSpec<'_>) -> Result<(), RepairEr
     Ok(())
 }
 
-/// Fills a queue: in repair mode, send() fills the chosen queue; one call takes at
-/// most about 70 kB.
-fn refill(
-    fd: BorrowedFd<'_>,
-    queue: c_int,
-    name: &'static str,
-    pieces: &[&[u8]],
-) -> Result<(), RepairError> {
-    if pieces.iter().all(|piece| piece.is_empty()) {
-        return Ok(());
-    }
-    select_queue(fd, queue)?;
+/// Fills the chosen queue: in repair mode, send() does that; one call takes at most about 70 kB.
+fn refill(fd: BorrowedFd<'_>, name: &'static str, pieces: &[&[u8]]) -> Result<(), RepairError> {
     for piece in pieces {
         let taken = live_send(fd, piece).map_err(step("filling a queue", NEEDS_NET_ADMIN))?;
         if taken < piece.len() {

@@ -245,7 +245,7 @@ impl BackupDaemon<'_, '_> {
         if !self.ended {
             heed("poll", self.node.poll.remove(&server.pidfd()));
         }
-        let (alone, listener) = self.alone.unwrap_or_else(|| (Alone::new(), None));
+        let (alone, listener) = self.alone.unwrap_or_else(|| (Alone::of_takeover(), None));
         let (gate, conns, barred) = (self.gate, self.conns, self.barred);
         let survivor = Survivor { server, gate, conns, listener, alone, barred };
         Ok(Ended::Survives(Box::new(survivor)))

@@ -36,6 +36,9 @@ const PIDFD: u64 = ROLE + 1;
 const ANSWER_EVERY: Duration = Duration::from_millis(20);
 /// Time between two counts of connections: with ten thousand of them a count takes milliseconds.
 const COUNT_EVERY: Duration = Duration::from_secs(2);
+/// Time for which a server that has just taken over works off what clients have asked meanwhile,
+/// before the kernel is asked about each of its connections.
+const CATCHES_UP: Duration = Duration::from_millis(250);
 
 /// Most processes of such a server that are looked at in one turn.
 const PROCESSES_MAX: usize = 16;
@@ -68,6 +71,12 @@ impl Alone {
         let (diag, services) = (DiagSocket::open().ok(), Services::open(now).ok());
         let (served, has_served) = (None, true);
         Self { diag, answer_at: now, count_at: now, services, served, has_served }
+    }
+
+    /// For a server that has just taken over.
+    #[must_use]
+    pub fn of_takeover() -> Self {
+        Self { count_at: Instant::now() + CATCHES_UP, ..Self::new() }
     }
 
     /// For a server that starts.

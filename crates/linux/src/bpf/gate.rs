@@ -48,6 +48,9 @@ static OBJECT: Object = Object {
 };
 const DIRECTIONS: [TcAttachType; 2] = [Ingress, Egress];
 
+/// Lets a map take a new key only (linux/bpf.h).
+const BPF_NOEXIST: u64 = 1;
+
 /// Where a gate is attached and what it protects.
 #[derive(Clone, Debug)]
 pub struct GateConfig {
@@ -282,21 +285,35 @@ impl Gate {
     /// [`BpfError::NoSlot`] if none is free, [`BpfError::Map`] if the kernel refuses a
     /// map update. Nothing is left of the connection then.
     pub fn adopt(&mut self, adopted: &Adopted) -> Result<ConnId, BpfError> {
-        if let Some(former) = self.conn(&adopted.record.key) {
-            self.free(former)?;
+        let key = RawKey::from(&adopted.record.key);
+        let mut popped = self.free.pop(0);
+        if matches!(popped, Err(MapError::ElementNotFound)) {
+            self.free_former(&adopted.record.key)?;
+            popped = self.free.pop(0);
         }
-        let index = match self.free.pop(0) {
+        let index = match popped {
             Err(MapError::ElementNotFound) => return Err(BpfError::NoSlot),
             popped => popped.map_err(BpfError::map("gate_free"))?,
         };
         // No packet finds the slot before its four-tuple is in the map.
         let conn = self.slots.adopt(index, adopted);
-        let key = RawKey::from(&adopted.record.key);
-        if let Err(error) = self.conns.insert(key, index, 0) {
+        // There hardly ever is a former one, and asking would be one more system call for each of
+        // the ten thousand connections of a takeover.
+        let mut inserted = self.conns.insert(key, index, BPF_NOEXIST);
+        if inserted.is_err() {
+            self.free_former(&adopted.record.key)?;
+            inserted = self.conns.insert(key, index, 0);
+        }
+        if let Err(error) = inserted {
             self.free(conn)?;
             return Err(BpfError::map("gate_conns")(error));
         }
         Ok(conn)
+    }
+
+    /// Frees the slot that a connection has under this four-tuple.
+    fn free_former(&mut self, key: &ConnKey) -> Result<(), BpfError> {
+        self.conn(key).map_or(Ok(()), |former| self.free(former).map(drop))
     }
 
     /// Frees the connection's slot; later packets of it are held back, unless the server runs

@@ -401,11 +401,17 @@ fn waits() -> u64 {
 fn nobody_waits_for_the_end_of_a_packet_socket() {
     const SOCKETS: u64 = 20;
     World::new(false).within("b", || {
-        let taps: Vec<_> = (0..SOCKETS).map(|_| TapSocket::open("m0", &[], 1 << 16)).collect();
-        assert!(taps.iter().all(Result::is_ok));
-        let before = waits();
-        drop(taps);
-        let waited = waits() - before;
-        assert!(waited < SOCKETS / 2, "{waited} times for {SOCKETS} sockets");
+        let waited = || {
+            let taps: Vec<_> = (0..SOCKETS).map(|_| TapSocket::open("m0", &[], 1 << 16)).collect();
+            assert!(taps.iter().all(Result::is_ok));
+            let before = waits();
+            drop(taps);
+            waits() - before
+        };
+        // Who starts threads beside others that start and end waits for this process' memory at
+        // times, up to 11 times here. For the sockets it would be once for each, every time.
+        let rounds: Vec<u64> = (0..10).map(|_| waited()).collect();
+        let least = rounds.iter().min().copied();
+        assert!(least < Some(SOCKETS / 2), "{rounds:?} times for {SOCKETS} sockets each");
     });
 }

@@ -1,6 +1,6 @@
 //! What the backup's machine asks of this host.
 
-use super::sockets::Adoption;
+use super::sockets::Rebuilt;
 use super::{BackupDaemon, Barred, Cold, DIRECT, PIDFD, TAP, segment, sockets};
 use crate::channel::Listener;
 use crate::daemon::dialer::LinkEvent;
@@ -124,7 +124,7 @@ impl MemberHost for BackupDaemon<'_, '_> {
         let (mut alone, mut listener) = self.alone.take().unwrap_or_else(|| {
             // Only to tell a returning member why it cannot join.
             let listener = Listener::bind(self.node.me.address, self.node.pair_identity()).ok();
-            (Alone::new(), listener)
+            (Alone::of_takeover(), listener)
         });
         if let Some(replica) = &mut self.replica {
             Alone::let_loose(self.node, replica);
@@ -393,27 +393,27 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn restore(&mut self, restore: &Restore<'_>) {
         tracing::debug!("connection {:?} restored", restore.conn);
-        if let Some(replica) = &self.replica {
-            self.restorer.take(restore, replica);
-        }
+        self.restorer.take(restore);
     }
 
     fn rebuild(&mut self) {
         let Self { restorer, replica, gate, conns, node, .. } = self;
-        let memory = replica.as_ref().map(|replica| &replica.memory);
-        for Adoption { accept, adopted, tsval, socket } in restorer.rebuild() {
-            if let Some((accept, memory)) = accept.zip(memory) {
-                memory.entry(accept).socket.store(*socket, Relaxed);
-            }
-            match gate.adopt(adopted) {
-                Ok(conn) => {
-                    let record = ConnRecord { tsval: *tsval, ..adopted.record };
-                    conns.push(Held { conn, socket: *socket, record });
+        let Some(replica) = replica else { return };
+        for it in restorer.rebuild(replica, |it| gate.adopt(&it.adopted)) {
+            let Rebuilt { adoption, socket, slot } = it;
+            let key = adoption.adopted.record.key;
+            match slot {
+                Ok(conn) if socket != 0 => {
+                    let record = ConnRecord { tsval: adoption.tsval, ..adoption.adopted.record };
+                    conns.push(Held { conn, socket, record });
                 }
+                Ok(conn) => heed("a slot of the gate", gate.free(conn)),
                 Err(error) => {
-                    let key = adopted.record.key;
                     node.events.add("gate", format!("{key}: {error}; no later takeover keeps it"));
                 }
+            }
+            if let Some(accept) = adoption.accept {
+                replica.memory.entry(accept).socket.store(socket, Relaxed);
             }
         }
     }

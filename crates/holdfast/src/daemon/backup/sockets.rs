@@ -3,30 +3,33 @@
 //! for it (TCP_REPAIR).
 
 mod rebuild;
+mod take;
 
-pub use rebuild::Adoption;
+pub use rebuild::{Adoption, Rebuilt};
 
 use crate::daemon::heed;
 use holdfast_linux::listeners::Place;
-use holdfast_linux::process;
 use holdfast_linux::raw::RawSender;
-use holdfast_linux::repair::{self, ClientClock, ClosingState, Nudge, NudgeHeader, RestoreSpec};
+use holdfast_linux::repair::{
+    self, ClientClock, ClosingState, Nudge, NudgeHeader, RepairError, RestoreSpec,
+};
 use holdfast_linux::shm::SharedMemory;
 use holdfast_linux::spawn::Server;
-use holdfast_linux::unread;
+use holdfast_linux::{timers, unread};
 use holdfast_member::backup::probe_segment;
 use holdfast_replica::promotion::{Closing, ManifestConn, Probe, Restore, Tell};
 use holdfast_wire::message::{ConnKey, ConnRecord};
 use holdfast_wire::packet::{Flags, TcpOptions, TcpSegment, complete_checksum, mapped_ipv4};
 use holdfast_wire::seq::SeqNo;
-use holdfast_wire::shm::{ConnEntry, KEEP_BYTES_MAX, Listener, conn_state};
-use socket2::{Domain, Protocol, Socket, Type};
+use holdfast_wire::shm::{ConnEntry, Listener, conn_state};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
+use take::{Room, Source};
 
 /// Size of each buffer of a rebuilt socket, in bytes, to begin with; the kernel tunes it later.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -41,8 +44,12 @@ const NUDGE_AGAIN: Duration = Duration::from_millis(150);
 /// it is gone or does not read, and no member may join while clients are still being nudged.
 const NUDGE_IDLE: Duration = Duration::from_secs(1);
 
-/// Most ACKs sent in one look to clients that hardly lack them.
-const ACKS_PER_LOOK: usize = 256;
+/// Most ACKs sent in one look to clients that hardly lack them: the server has just begun to work
+/// off what others have asked, and this goes first.
+const ACKS_PER_LOOK: usize = 64;
+
+/// Longest time for which a clock that was shown may be on its way to its socket.
+const CLOCKS_MAX: Duration = Duration::from_millis(1);
 
 /// Time until a SYN-ACK is repeated for the first time: TCP's initial timeout (RFC 6298 §2).
 const SYN_ACK_AFTER: Duration = Duration::from_secs(1);
@@ -52,6 +59,7 @@ pub struct RestoredSocket {
     /// The socket; `None` once the takeover is done with it: from then on the server must be its
     /// only holder, so that the server's close ends the connection.
     fd: Option<OwnedFd>,
+    source: Source,
     key: ConnKey,
     record: ConnRecord,
     rcv_nxt: SeqNo,
@@ -73,7 +81,8 @@ pub struct RestoredSocket {
     syn_ack: Option<Vec<u8>>,
     /// When to resend it without a SYN.
     syn_ack_at: Instant,
-    adoption: Adoption,
+    /// The kernel's cookie of the socket; 0: without one no later takeover keeps it.
+    cookie: u64,
     /// Resends what may be lost, until the client has acknowledged all of it.
     nudge: Option<Nudge>,
     /// Most payload of a segment that leaves on this host's link.
@@ -94,11 +103,12 @@ pub struct SocketRestorer {
     pub sockets: Vec<RestoredSocket>,
     /// How many of them are rebuilt; the others are taken from the replica.
     rebuilt: usize,
+    /// What the gate is to learn of the others.
+    adoptions: Vec<Adoption>,
     /// Their places, once they live.
     by_key: HashMap<ConnKey, usize>,
     pub errors: Vec<String>,
-    /// Bytes of retained output that may still be copied from the replica, over all connections.
-    room: Option<u64>,
+    room: Room,
 }
 
 /// Checks that a listener at `address`, a raw `sockaddr`, may be bound with the daemon's rights:
@@ -170,42 +180,6 @@ fn entry(e: &ConnEntry) -> Option<ManifestConn> {
     })
 }
 
-/// Retained output `[from, to)` of the connection with this accept number, in stream offsets,
-/// read from the replica's memory. How much there is only the server says, so it is limited:
-/// per connection to what a shim can keep, over all connections to `room`, the size of the
-/// replica's memory.
-fn retained(
-    replica: &Server,
-    room: &mut u64,
-    accept: u32,
-    (from, to): (u64, u64),
-) -> io::Result<Vec<u8>> {
-    let e = replica.memory.entry(accept);
-    let is_family = replica.memory.is_family();
-    let (address, cap) = (e.keep_addr.load(Acquire), e.keep_cap.load(Acquire));
-    let len = to.saturating_sub(from);
-    if len > cap.min(KEEP_BYTES_MAX).min(*room) {
-        return Err(io::Error::other("no replica keeps so much output"));
-    }
-    *room -= len;
-    let mut bytes = vec![0; len as usize];
-    let mut at = 0;
-    while at < bytes.len() {
-        let place = from.wrapping_add(at as u64) % cap.max(1);
-        let n = (bytes.len() - at).min((cap - place) as usize);
-        let into = &mut bytes[at..at + n];
-        let got = match is_family {
-            true => replica.memory.read_pool(accept, (cap, place), into).map(|()| n)?,
-            false => process::read_memory(replica.pid(), address.wrapping_add(place), into)?,
-        };
-        if got == 0 {
-            return Err(io::Error::other("the replica's output is gone"));
-        }
-        at += got;
-    }
-    Ok(bytes)
-}
-
 fn closing_state(c: &Closing) -> ClosingState {
     match (c.server_fin, c.server_fin_acked, c.client_fin) {
         (false, _, false) => ClosingState::Established,
@@ -242,36 +216,64 @@ impl SocketRestorer {
         self.sockets.reserve(connections);
     }
 
-    /// Takes a connection's socket and what is kept of its streams from the replica.
-    pub fn take(&mut self, restore: &Restore<'_>, replica: &Server) {
-        match self.carry(restore, replica) {
-            Ok(carried) => self.sockets.push(carried),
-            Err(error) => self.errors.push(error),
-        }
+    /// Takes a connection on, with what is known of its streams.
+    pub fn take(&mut self, restore: &Restore<'_>) {
+        self.sockets.push(RestoredSocket::of(restore));
+        self.adoptions.push(Adoption::of(restore));
     }
 
-    /// Rebuilds the connections that were taken since, in the replica's own sockets, which send
-    /// nothing yet. Returns those for which that was done; what failed is in `errors`.
-    pub fn rebuild(&mut self) -> impl Iterator<Item = &Adoption> {
-        let begin = self.rebuilt;
-        rebuild::for_each(&mut self.sockets[begin..], RestoredSocket::rebuild);
-        let failed = self.sockets.extract_if(begin.., |c| c.error.is_some());
+    /// Takes the sockets of the connections taken on since, and the output that their clients may
+    /// lack, from the replica, and rebuilds them, which sends nothing yet. Meanwhile the gate
+    /// learns of them by `adopt`. What failed is in `errors`, too.
+    pub fn rebuild<S>(
+        &mut self,
+        replica: &Server,
+        mut adopt: impl FnMut(&Adoption) -> S,
+    ) -> Vec<Rebuilt<S>> {
+        let adoptions = std::mem::take(&mut self.adoptions);
+        let (fresh, room) = (&mut self.sockets[self.rebuilt..], &self.room);
+        let work = |share: &mut [RestoredSocket]| {
+            for c in share {
+                c.fetch(replica, room);
+                c.rebuild();
+            }
+        };
+        let slots: Vec<S> =
+            rebuild::in_shares(fresh, work, || adoptions.iter().map(&mut adopt).collect());
+        let each = fresh.iter().zip(adoptions).zip(slots);
+        let rebuilt = each.map(|((c, adoption), slot)| {
+            let socket = if c.error.is_some() { 0 } else { c.cookie };
+            Rebuilt { adoption, socket, slot }
+        });
+        let rebuilt = rebuilt.collect();
+        let failed = self.sockets.extract_if(self.rebuilt.., |c| c.error.is_some());
         self.errors.extend(failed.filter_map(|c| c.error));
         self.rebuilt = self.sockets.len();
-        self.sockets[begin..].iter().map(|c| &c.adoption).filter(|adoption| adoption.socket != 0)
+        rebuilt
     }
 
     /// Tells each socket the last timestamp of its client (RFC 7323 `TS.Recent`), before the
-    /// sockets receive anything from clients: hence one after the other, for what a thread on
-    /// another processor injects may wait there.
+    /// sockets receive anything from clients: a client that was silent for a minute would else
+    /// acknowledge the byte that asks for a sample, and the round trip would be that minute.
     pub fn show_clocks(&mut self, raw: &RawSender) {
-        let mut inject = |packet: &[u8]| raw.send(packet).map_err(io::Error::other);
-        for c in &self.sockets {
-            let unread = [c.unread.as_slice()];
-            if let Err(error) = repair::show_clock(&c.spec(&unread), &mut inject) {
-                self.errors.push(format!("{}: {error}", c.key));
+        let is_slow = AtomicBool::new(false);
+        let show = |share: &mut [RestoredSocket]| {
+            for c in &mut *share {
+                if let Err(error) = c.show_clock(raw) {
+                    c.error = Some(format!("{}: {error}", c.key));
+                }
             }
-        }
+            // What this thread injects, one processor takes in order, but perhaps not at once.
+            let until = Instant::now() + CLOCKS_MAX;
+            let waits =
+                || share.iter().rev().find_map(RestoredSocket::knows_round_trip) == Some(false);
+            while !is_slow.load(Relaxed) && waits() {
+                is_slow.store(Instant::now() > until, Relaxed);
+                std::thread::yield_now();
+            }
+        };
+        rebuild::in_shares(&mut self.sockets, show, || {});
+        self.errors.extend(self.sockets.iter_mut().filter_map(|c| c.error.take()));
     }
 
     /// Writes retained output that no client has yet into the sockets, and fills the accept
@@ -346,6 +348,10 @@ impl SocketRestorer {
     pub fn nudge(&mut self, raw: &RawSender, key: &ConnKey, ack: SeqNo) {
         if let Some(c) = self.by_key.get(key).and_then(|at| self.sockets.get_mut(*at)) {
             c.syn_ack = None;
+            // Its own kernel has answered, or will with the server's next word.
+            if c.tell == Tell::Soon {
+                c.tell = Tell::Nothing;
+            }
             c.nudge(raw, ack);
         }
     }
@@ -390,6 +396,46 @@ impl SocketRestorer {
 }
 
 impl RestoredSocket {
+    /// What a verdict says of the connection.
+    fn of(r: &Restore<'_>) -> Self {
+        // A FIN occupies one sequence number after the output.
+        let snd_una = r.snd_una.plus(u64::from(r.closing.server_fin_acked));
+        let clock = |tsval| ClientClock { tsval, rtt_ms: r.rtt_ms };
+        let client_clock = r.client_tsval.map(clock);
+        let tsval = r.tsval.filter(|_| r.record.tsval.is_some());
+        let now = Instant::now();
+        Self {
+            fd: None,
+            source: Source::of(r),
+            key: r.record.key,
+            record: *r.record,
+            rcv_nxt: r.recv_start,
+            unread: r.unread.concat(),
+            snd_una,
+            in_flight: r.earlier.to_vec(),
+            retained: Vec::new(),
+            peer_window_bytes: r.peer_window_bytes,
+            right_edge: r.right_edge,
+            receive_window_bytes: r.receive_window_bytes,
+            tsval,
+            client_clock,
+            closing: closing_state(&r.closing),
+            queued: r.accept.is_none(),
+            reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
+            tell: r.tell,
+            syn_ack: r.half_open.as_ref().and_then(probe_packet),
+            syn_ack_at: now + SYN_ACK_AFTER,
+            cookie: 0,
+            error: None,
+            nudge: None,
+            segment_bytes: usize::MAX,
+            acked: snd_una,
+            nudged_at: now,
+            moved_at: now,
+            born: now,
+        }
+    }
+
     /// Rebuilds the connection in its socket.
     fn rebuild(&mut self) {
         // From here on the kernel counts its clock, and this daemon must not be ahead of it: a client
@@ -398,8 +444,7 @@ impl RestoredSocket {
         let Some(fd) = &self.fd else { return };
         let unread = [self.unread.as_slice()];
         let restored = repair::restore(fd.as_fd(), &self.spec(&unread));
-        // Without a cookie no later takeover keeps it.
-        self.adoption.socket = unread::cookie(fd.as_fd()).unwrap_or(0);
+        self.cookie = unread::cookie(fd.as_fd()).unwrap_or(0);
         self.error = restored.err().map(|error| format!("{}: {error}", self.key));
     }
 
@@ -460,6 +505,21 @@ impl RestoredSocket {
         }
     }
 
+    /// Shows the client's clock to the socket, as of now.
+    fn show_clock(&self, raw: &RawSender) -> Result<(), RepairError> {
+        let unread = [self.unread.as_slice()];
+        let own = self.timestamps().map(|(own, _)| own);
+        let spec = RestoreSpec { tsval: own, ..self.spec(&unread) };
+        repair::show_clock(&spec, &mut |packet| raw.send(packet).map_err(io::Error::other))
+    }
+
+    /// Whether the clock that was shown has come; `None` if that cannot be seen.
+    fn knows_round_trip(&self) -> Option<bool> {
+        let unread = [self.unread.as_slice()];
+        let fd = self.fd.as_ref().filter(|_| self.spec(&unread).is_sampled())?;
+        Some(!timers::round_trip(fd.as_fd())?.0.is_zero())
+    }
+
     fn finish(&self, raw: &RawSender, errors: &mut Vec<String>) {
         let unread = [self.unread.as_slice()];
         let Some(fd) = &self.fd else { return };
@@ -496,84 +556,6 @@ impl RestoredSocket {
             self.nudge = Some(nudge);
         }
     }
-}
-
-impl SocketRestorer {
-    fn carry(&mut self, r: &Restore<'_>, replica: &Server) -> Result<RestoredSocket, String> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            format!("{}: {what}: {error}", r.record.key)
-        };
-        let fd = match r.fd {
-            Some(fd) => {
-                taken(replica, r.accept, fd).map_err(|e| failed("taking its descriptor", &e))?
-            }
-            None => fresh_socket(r, replica).map_err(|e| failed("making its socket", &e))?,
-        };
-        let room = self.room.get_or_insert_with(|| memory_bytes(replica));
-        let mut in_flight = r.earlier.to_vec();
-        if let Some(accept) = r.accept {
-            let from = r.snd_una_offset + r.earlier.len() as u64;
-            let own = retained(replica, room, accept, (from, r.out_end));
-            in_flight.extend(own.map_err(|e| failed("reading its output", &e))?);
-        }
-        let under_way = (r.in_flight_end - r.snd_una_offset).min(in_flight.len() as u64);
-        let rest = in_flight.split_off(under_way as usize);
-        // A FIN occupies one sequence number after the output.
-        let behind_fin = u64::from(r.closing.server_fin_acked);
-        Ok(RestoredSocket {
-            fd: Some(fd),
-            key: r.record.key,
-            record: *r.record,
-            rcv_nxt: r.recv_start,
-            unread: r.unread.concat(),
-            snd_una: r.snd_una.plus(behind_fin),
-            in_flight,
-            retained: rest,
-            peer_window_bytes: r.peer_window_bytes,
-            right_edge: r.right_edge,
-            receive_window_bytes: r.receive_window_bytes,
-            tsval: r.tsval.filter(|_| r.record.tsval.is_some()),
-            client_clock: r.client_tsval.map(|tsval| ClientClock { tsval, rtt_ms: r.rtt_ms }),
-            closing: closing_state(&r.closing),
-            queued: r.accept.is_none(),
-            reinject: r.reinject.iter().map(|p| p.to_vec()).collect(),
-            tell: r.tell,
-            syn_ack: r.half_open.as_ref().and_then(probe_packet),
-            syn_ack_at: Instant::now() + SYN_ACK_AFTER,
-            adoption: Adoption::of(r),
-            error: None,
-            nudge: None,
-            segment_bytes: usize::MAX,
-            acked: r.snd_una.plus(behind_fin),
-            nudged_at: Instant::now(),
-            moved_at: Instant::now(),
-            born: Instant::now(),
-        })
-    }
-}
-
-/// A duplicate of the server's descriptor of a connection.
-fn taken(replica: &Server, accept: Option<u32>, fd: RawFd) -> io::Result<OwnedFd> {
-    match accept {
-        Some(accept) => replica.take_connection(accept, fd),
-        None => replica.take_fd(fd),
-    }
-}
-
-/// Memory that retained output may lie in, in bytes: all of the server's, or for a family of
-/// processes the memory that they share with this daemon.
-fn memory_bytes(replica: &Server) -> u64 {
-    match replica.memory.is_family() {
-        true => replica.memory.used_bytes(),
-        false => process::memory_bytes(replica.pid()),
-    }
-}
-
-/// A socket of the listener's family, for a connection without descriptor.
-fn fresh_socket(r: &Restore<'_>, replica: &Server) -> io::Result<OwnedFd> {
-    let ipv6 = listener_of(replica, &r.record.key).is_some_and(|l| is_ipv6(&l));
-    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
-    Ok(Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?.into())
 }
 
 fn probe_packet(probe: &Probe) -> Option<Vec<u8>> {

@@ -2,6 +2,7 @@
 //! takes a thousand clients' time one after the other; several processors share that.
 
 use crate::daemon::placement;
+use holdfast_linux::priority;
 use holdfast_replica::promotion::Restore;
 use holdfast_wire::gate::Adopted;
 use std::num::NonZero;
@@ -25,8 +26,15 @@ pub struct Adoption {
     pub adopted: Adopted,
     /// Its clock, which begins anew here.
     pub tsval: Option<u32>,
-    /// The kernel's cookie of the socket.
+}
+
+/// A connection that was rebuilt, or was not.
+pub struct Rebuilt<S> {
+    pub adoption: Adoption,
+    /// The kernel's cookie of the socket; 0 if there is none, or it was not rebuilt.
     pub socket: u64,
+    /// What the gate has answered.
+    pub slot: S,
 }
 
 impl Adoption {
@@ -43,34 +51,44 @@ impl Adoption {
             tsecr: restore.client_tsval.unwrap_or(0),
             fin_allowed: closing.server_fin,
         };
-        Self { accept: restore.accept, adopted, tsval: restore.tsval, socket: 0 }
+        Self { accept: restore.accept, adopted, tsval: restore.tsval }
     }
 }
 
-/// Does this for each of them, in any order, by as many threads as are worth it and start.
-pub(super) fn for_each<T: Send>(all: &mut [T], work: impl Fn(&mut T) + Sync) {
+/// Does this for shares of them, in any order, by as many threads as are worth it and start; and
+/// `meanwhile` here.
+pub(super) fn in_shares<T: Send, R>(
+    all: &mut [T],
+    work: impl Fn(&mut [T]) + Sync,
+    meanwhile: impl FnOnce() -> R,
+) -> R {
     if all.len() < SHARED_FROM {
-        return all.iter_mut().for_each(work);
+        work(all);
+        return meanwhile();
     }
     let shares = Mutex::new(all.chunks_mut(SHARE));
     let next = || shares.lock().unwrap_or_else(PoisonError::into_inner).next();
     let take = || {
         while let Some(share) = next() {
-            share.iter_mut().for_each(&work);
+            work(share);
         }
     };
     let threads = available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
     scope(|scope| {
-        for _ in 1..threads {
-            let help = || {
-                placement::leave();
-                take();
-            };
-            // Without a helper it takes longer.
-            let _ = Builder::new().name("rebuild".to_owned()).spawn_scoped(scope, help);
-        }
+        let help = || {
+            placement::leave();
+            take();
+        };
+        priority::inherited(|| {
+            for _ in 1..threads {
+                // Without a helper it takes longer.
+                let _ = Builder::new().name("rebuild".to_owned()).spawn_scoped(scope, help);
+            }
+        });
+        let done = meanwhile();
         take();
-    });
+        done
+    })
 }
 
 #[cfg(test)]
@@ -81,7 +99,10 @@ mod tests {
     fn each_is_done_once_however_many_there_are() {
         for count in [0, 1, SHARED_FROM - 1, SHARED_FROM, 1000] {
             let mut all = vec![0; count];
-            for_each(&mut all, |it| *it += 1);
+            assert_eq!(
+                in_shares(&mut all, |share| share.iter_mut().for_each(|it| *it += 1), || 7),
+                7
+            );
             assert_eq!(all, vec![1; count]);
         }
     }

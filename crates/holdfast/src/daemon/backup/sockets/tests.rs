@@ -1,6 +1,5 @@
 use super::*;
 use holdfast_linux::shm::Settings;
-use holdfast_wire::gate::Adopted;
 use holdfast_wire::shm::mode;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering::SeqCst;
@@ -55,18 +54,9 @@ fn taken() -> RestoredSocket {
         tsval: Some(5),
         window: 60000,
     };
-    let adopted = Adopted {
-        record,
-        snd_una: SeqNo(101),
-        snd_nxt: SeqNo(101),
-        rcv_nxt: SeqNo(1001),
-        right_edge: SeqNo(61_001),
-        tsval: 0,
-        tsecr: 0,
-        fin_allowed: false,
-    };
     RestoredSocket {
         fd: None,
+        source: Source::default(),
         key,
         record,
         rcv_nxt: SeqNo(1001),
@@ -85,7 +75,7 @@ fn taken() -> RestoredSocket {
         tell: Tell::Now,
         syn_ack: None,
         syn_ack_at: Instant::now(),
-        adoption: Adoption { accept: Some(1), adopted, tsval: Some(70_000), socket: 0 },
+        cookie: 0,
         nudge: None,
         segment_bytes: usize::MAX,
         acked: SeqNo(101),
