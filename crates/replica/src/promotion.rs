@@ -428,6 +428,14 @@ impl Promotion {
             || ((conn.has_answered() || conn.rests(manifest))
                 && (conn.bounds.is_some() || self.bounds_complete));
         if conn.settled || !(known || self.waited) {
+            // The replica has written, or ended, what its log does not say that the primary had:
+            // the client may have that or not.
+            let rests = conn.rests(manifest);
+            if conn.asked == Asked::Never && !(conn.settled || rests || conn.has_answered()) {
+                conn.asked = Asked::At(now);
+                conn.planned.tap.acked = conn.planned.snd_una;
+                self.further.push(id);
+            }
             return;
         }
         match conn.settle(now, manifest, out) {

@@ -169,7 +169,7 @@ pub trait BackupHost: FollowHost {
     fn take_address(&mut self) -> Result<(), String>;
     /// How far each client's clock had come: before the sockets hear anybody.
     fn show_clocks(&mut self);
-    /// What clients send reaches this host's kernel, and they learn where it is.
+    /// What clients send reaches this host's kernel.
     ///
     /// # Errors
     /// When the kernel refuses, in words.
@@ -179,7 +179,8 @@ pub trait BackupHost: FollowHost {
     fn send_retained(&mut self);
     /// The server speaks for itself.
     fn set_live(&mut self);
-    /// Tells every client what has arrived, and sends again what may be lost.
+    /// Tells the network where the service is and every client what has arrived, and sends again
+    /// what may be lost.
     fn kick(&mut self);
     /// A client's packet that was kept, into this host's kernel.
     fn inject(&mut self, raw: Vec<u8>);

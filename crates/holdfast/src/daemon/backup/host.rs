@@ -28,10 +28,14 @@ use holdfast_wire::segment;
 use holdfast_wire::seq::SeqNo;
 use holdfast_wire::shm::mode;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Error when a hot backup is asked for a new image.
 const NO_SPOOL: &str = "there is no spool";
+
+/// Time that a server which has just taken over gets before this daemon goes on with what is left
+/// to do: enough for its first answers.
+const BEGINS: Duration = Duration::from_millis(1);
 
 /// Real-time priority of the replica during a takeover, below the daemon's own.
 pub(super) const REPLICA_PRIORITY: i32 = 5;
@@ -450,12 +454,7 @@ impl BackupHost for BackupDaemon<'_, '_> {
 
     fn hear_clients(&mut self) -> Result<(), String> {
         let live = self.drop.set_live(true);
-        live.map_err(|error| format!("letting clients' packets in: {error}"))?;
-        for ip in self.node.config.service_ips() {
-            let said = self.sockets.announcer.announce(&self.sockets.interface, &mapped(ip));
-            heed("announcing the service address", said);
-        }
-        Ok(())
+        live.map_err(|error| format!("letting clients' packets in: {error}"))
     }
 
     fn send_retained(&mut self) {
@@ -472,6 +471,10 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn kick(&mut self) {
+        for ip in self.node.config.service_ips() {
+            let said = self.sockets.announcer.announce(&self.sockets.interface, &mapped(ip));
+            heed("announcing the service address", said);
+        }
         self.restorer.kick(&self.sockets.raw);
     }
 
@@ -482,6 +485,8 @@ impl BackupHost for BackupDaemon<'_, '_> {
     }
 
     fn end_takeover(&mut self) {
+        // Its clients wait for the server, before which this thread would go.
+        std::thread::sleep(BEGINS);
         let unanswered = self.restorer.unanswered();
         if !unanswered.is_empty() {
             let (folder, name) = (&self.node.config.group.run_dir, &self.node.me.name);

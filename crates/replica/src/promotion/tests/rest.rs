@@ -90,14 +90,15 @@ fn whoever_may_wait_for_something_is_asked() {
 }
 
 /// What the replica's table alone says: half a connection whose end its client may lack, and a
-/// replica that wrote other than its log says. Nobody was asked, and nobody waits for longer.
+/// replica that wrote other than its log says. Those clients are asked then, and who does not
+/// answer is not waited for longer than others.
 #[test]
-fn where_the_table_says_otherwise_the_wait_ends_as_for_others() {
+fn where_the_table_says_otherwise_the_client_is_asked() {
     let shut = ManifestConn { shut: 1, ..read() };
     let more = ManifestConn { out_bytes: 101, ..read() };
     for replica in [shut, more] {
         let (mut promotion, mut out, asked) = begun(100, replica, Nanos::from_ms(1000));
-        assert_eq!((asked, &*out.notes), (0, &[][..]), "{replica:?}");
+        assert_eq!((asked, &*out.notes), (1, &[][..]), "{replica:?}");
         let end = promotion.next_deadline().expect("a deadline");
         assert!(end <= Nanos::from_ms(1021), "{end:?}");
         promotion.handle_timeout(end, &mut out);
@@ -195,4 +196,18 @@ fn each_part_of_the_bounds_makes_the_wait_longer() {
     assert_eq!(promotion.next_deadline(), Some(later.plus(PROBE_WAIT)));
     promotion.handle_bounds(Nanos(0), &[], false, &mut out);
     assert_eq!(promotion.next_deadline(), Some(later.plus(PROBE_WAIT)), "and never shorter");
+}
+
+/// A server that was killed between a write and the record that it was done.
+#[test]
+fn whoever_may_have_what_only_the_replica_wrote_is_asked_at_once() {
+    let wrote_more = ManifestConn { out_bytes: 107, ..read() };
+    let (mut promotion, mut out, asked) = begun(100, wrote_more, Nanos(7));
+    assert_eq!((asked, out.notes.len()), (1, 0));
+    promotion.handle_segment(Nanos(9), &segment(3, 107, b""), &mut out);
+    let restored = matches!(out.notes.first(), Some(Note::Restore { acked: 107, .. }));
+    assert!(!restored, "the edge has seen 100 bytes pass");
+    promotion.handle_segment(Nanos(9), &segment(3, 100, b""), &mut out);
+    assert!(matches!(out.notes.first(), Some(Note::Restore { acked: 100, .. })), "{:?}", out.notes);
+    assert!(promotion.is_done());
 }
