@@ -246,10 +246,12 @@ impl Promotion {
     /// tell; the wait for all starts anew if there are any.
     pub fn further_probes(&mut self, now: Nanos) -> Vec<Probe> {
         let further = std::mem::take(&mut self.further);
-        if !further.is_empty() {
+        let open = further.iter().filter_map(|id| self.conns.get(id).filter(|conn| !conn.settled));
+        let probes: Vec<Probe> = open.map(|conn| conn.probe(now)).collect();
+        if !probes.is_empty() {
             self.deadline = Some(now.plus(PROBE_WAIT));
         }
-        further.iter().filter_map(|id| Some(self.conns.get(id)?.probe(now))).collect()
+        probes
     }
 
     /// A client's packet: an answer, data that is still missing, or something
