@@ -432,8 +432,8 @@ impl Promotion {
         if conn.settled || !(known || self.waited) {
             // The replica has written, or ended, what its log does not say that the primary had:
             // the client may have that or not.
-            let rests = conn.rests(manifest);
-            if conn.asked == Asked::Never && !(conn.settled || rests || conn.has_answered()) {
+            let waits = conn.asked == Asked::Never && !conn.settled && !conn.has_answered();
+            if waits && !conn.rests(manifest) {
                 conn.asked = Asked::At(now);
                 conn.planned.tap.acked = conn.planned.snd_una;
                 self.further.push(id);
